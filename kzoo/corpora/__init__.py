@@ -1,0 +1,1 @@
+"""From text files to batches: reading, windows, example files, masking, mixture, pipeline."""

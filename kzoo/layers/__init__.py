@@ -1,0 +1,1 @@
+"""Keras layers: factorized embeddings, encoder block, masked-LM head, vocabulary loss."""

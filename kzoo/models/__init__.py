@@ -1,0 +1,1 @@
+"""Backbone, masked language model, and the table of presets."""

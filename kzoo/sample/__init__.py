@@ -1,0 +1,1 @@
+"""A small parallel corpus in many languages, written for this project."""

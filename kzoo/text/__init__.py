@@ -1,0 +1,1 @@
+"""Tokenizer, packing into `[CLS] a [SEP] b [SEP]`, vocabulary training."""

@@ -1,0 +1,1 @@
+"""Strategies, step, optimizer, loop, checkpoints, metrics."""
