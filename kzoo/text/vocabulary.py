@@ -1,0 +1,117 @@
+"""A trained vocabulary: a SentencePiece model and the ids that a masked language model needs."""
+
+import functools
+import hashlib
+import os
+
+import numpy as np
+import sentencepiece
+
+from kzoo.errors import KzooError
+
+MODEL_FILE = "sentencepiece.model"
+"""The model's name inside a vocabulary's folder."""
+
+PAD, CLS, SEP, MASK = "<pad>", "[CLS]", "[SEP]", "[MASK]"
+
+
+class Vocabulary:
+    """A SentencePiece model whose control pieces are looked up by their strings.
+
+    Works with any model that has the pieces `<pad>`, `[CLS]`, `[SEP]` and `[MASK]`, whatever their
+    ids: RemBERT's published one keeps `[CLS]` at 312, one trained by kzoo at 3.
+
+    Attributes:
+        model: the serialized SentencePiece model.
+        source: where it came from, for messages.
+        processor: the `sentencepiece.SentencePieceProcessor`.
+        size: number of pieces; ids are `0 … size - 1`.
+        sha256: of `model`, in hexadecimal.
+        pad_id, cls_id, sep_id, mask_id, unk_id: ids of the special pieces.
+    """
+
+    def __init__(self, model: bytes, source: str = "the SentencePiece model"):
+        """Wraps a serialized model; `load` reads one from disk.
+
+        Raises:
+            KzooError: `model` is no SentencePiece model, or lacks a special piece.
+        """
+        self.model = model
+        self.source = source
+        try:
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self.size: int = self.processor.get_piece_size()
+        except (RuntimeError, ValueError) as error:
+            raise KzooError(f"{source} is not a SentencePiece model") from error
+        self.sha256 = hashlib.sha256(model).hexdigest()
+        self.unk_id: int = self.processor.unk_id()
+        self.pad_id = self._special_id(PAD)
+        self.cls_id = self._special_id(CLS)
+        self.sep_id = self._special_id(SEP)
+        self.mask_id = self._special_id(MASK)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Vocabulary":
+        """Reads a vocabulary.
+
+        Args:
+            path: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`.
+
+        Raises:
+            KzooError: there is no such file, it is no SentencePiece model, or a special piece is
+                missing.
+        """
+        path = os.fspath(path)
+        file = os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+        try:
+            with open(file, "rb") as stream:
+                model = stream.read()
+        except FileNotFoundError:
+            raise KzooError(
+                f"no vocabulary at {path}: {file} does not exist; train one with"
+                f" `python -m kzoo.vocabulary --input … --size … --output {path}`"
+            ) from None
+        except OSError as error:
+            raise KzooError(f"cannot read the vocabulary {file}: {error.strerror}") from error
+        return cls(model, file)
+
+    @functools.cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """Ids that stand for text: neither special, control, unknown nor unused; int32, sorted."""
+        ids = list(range(self.size))
+        ordinary = ~(
+            np.array(self.processor.is_control(ids))
+            | np.array(self.processor.is_unknown(ids))
+            | np.array(self.processor.is_unused(ids))
+        )
+        # A foreign model may hold these as user-defined symbols, which are not control pieces.
+        ordinary[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = False
+        return _frozen(np.flatnonzero(ordinary).astype(np.int32))
+
+    @functools.cached_property
+    def starts_word(self) -> np.ndarray:
+        """Whether each piece begins a word, which SentencePiece marks by `▁`; bool [size]."""
+        pieces = self.processor.id_to_piece(list(range(self.size)))
+        return _frozen(np.array([piece.startswith("▁") for piece in pieces]))
+
+    def encode(self, text: str) -> np.ndarray:
+        """The piece ids of `text`, without `[CLS]` and `[SEP]`: int32 [number of pieces]."""
+        return self.processor.encode_as_numpy(text)
+
+    def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
+        """Encodes many lines in one call, on one thread: an int32 array for each line."""
+        return self.processor.encode_as_numpy(lines, num_threads=1)
+
+    def _special_id(self, piece: str) -> int:
+        token_id = self.processor.piece_to_id(piece)
+        if self.processor.id_to_piece(token_id) != piece:
+            raise KzooError(
+                f"{self.source} has no piece {piece!r}, which pre-training needs; train a"
+                " vocabulary with `python -m kzoo.vocabulary`, or add it as a control symbol"
+            )
+        return token_id
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
