@@ -1,0 +1,59 @@
+"""Models on disk, as KerasHub presets."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from keras_hub.tokenizers import Tokenizer
+
+from kzoo.errors import KzooError
+from kzoo.models.masked_lm import RemBertMaskedLM
+
+_CONFIG, _TASK_CONFIG = "config.json", "task.json"
+
+
+def save_preset(
+    model: RemBertMaskedLM, tokenizer: Tokenizer, folder: str | os.PathLike, overwrite: bool = False
+) -> None:
+    """Writes a KerasHub preset: `config.json`, `model.weights.h5`, `task.weights.h5`, tokenizer.
+
+    The backbone's weights and the head's are in files of their own, so that
+    `keras_hub.models.Backbone.from_preset` reads an encoder alone. The preset is written beside
+    its place and renamed when it is complete.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        folder: where the preset goes; parents are made.
+        overwrite: whether a preset that is there is replaced.
+
+    Raises:
+        KzooError: if `folder` is there and `overwrite` is not set.
+    """
+    folder = Path(folder)
+    if folder.exists() and not overwrite:
+        raise KzooError(f"{folder} is there already; pass overwrite to replace it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
+        written = Path(aside, "new")
+        model.save_to_preset(str(written))
+        tokenizer.save_to_preset(str(written))
+        if folder.exists():
+            folder.rename(Path(aside, "old"))
+        written.rename(folder)
+
+
+def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:
+    """Reads a model that `save_preset` has written, with its head.
+
+    Raises:
+        KzooError: if `folder` is no preset, or one without a masked-LM head.
+    """
+    folder = Path(folder)
+    if not (folder / _CONFIG).is_file():
+        raise KzooError(f"{folder} is no model preset: it has no {_CONFIG}")
+    if not (folder / _TASK_CONFIG).is_file():
+        raise KzooError(
+            f"{folder} holds an encoder without its masked-LM head: it has no {_TASK_CONFIG}"
+        )
+    return RemBertMaskedLM.from_preset(str(folder))
