@@ -75,6 +75,9 @@ class Vocabulary:
             raise KzooError(f"cannot read the vocabulary {file}: {error.strerror}") from error
         return cls(model, file)
 
+    def __reduce__(self):
+        return Vocabulary, (self.model, self.source)
+
     @functools.cached_property
     def ordinary_ids(self) -> np.ndarray:
         """Ids that stand for text: neither special, control, unknown nor unused; int32, sorted."""
