@@ -1,0 +1,132 @@
+"""What `dataset.json` says about a folder of examples."""
+
+import os
+from typing import Literal
+
+import pydantic
+
+from kzoo.errors import KzooError
+
+SCHEMA_VERSION = 1
+INFO_FILE = "dataset.json"
+
+Split = Literal["train", "held_out"]
+
+
+class _Record(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class FileInfo(_Record):
+    """A file of the corpus: where it was and how many bytes it had, compressed if it was."""
+
+    path: str
+    size_bytes: int
+
+
+class LanguageInfo(_Record):
+    """What the text of one language in one split came to.
+
+    Attributes:
+        files: what was read, in this order.
+        documents, sentences: of text; a sentence is a line that is not blank.
+        windows: examples.
+        tokens: pieces in all windows, `unknown_tokens` of them unknown.
+        replaced_lines, skipped_lines: that could not be read as they were.
+        shard_windows: number of windows in each shard, in order.
+    """
+
+    files: list[FileInfo]
+    documents: int
+    sentences: int
+    windows: int
+    tokens: int
+    unknown_tokens: int
+    replaced_lines: int
+    skipped_lines: int
+    shard_windows: list[int]
+
+
+class DatasetSettings(_Record):
+    """Everything but the text and the vocabulary that the examples depend on.
+
+    Attributes:
+        sequence_length: of the longest window with its `[CLS]` and `[SEP]`.
+        text_field: key of the text in JSON lines and Parquet.
+        on_bad_text: what was done with text that could not be read.
+        shard_bytes: of text in a shard.
+    """
+
+    sequence_length: int
+    text_field: str
+    on_bad_text: Literal["error", "replace", "skip"]
+    shard_bytes: int
+
+
+class DatasetInfo(_Record):
+    """The whole of `dataset.json`.
+
+    Attributes:
+        schema_version: of this layout.
+        settings: what the examples depend on besides the text and the vocabulary.
+        vocabulary_sha256: of the SentencePiece model.
+        vocabulary_size: its number of pieces.
+        token_dtype: how a record stores its token ids.
+        splits: for `train` and, if there is one, `held_out`, what each language came to.
+        kzoo_version, sentencepiece_version: that made the examples.
+    """
+
+    schema_version: Literal[1]
+    settings: DatasetSettings
+    vocabulary_sha256: str
+    vocabulary_size: int
+    token_dtype: Literal["<u2", "<u4"]
+    splits: dict[Split, dict[str, LanguageInfo]]
+    kzoo_version: str
+    sentencepiece_version: str
+
+    @classmethod
+    def load(cls, folder: str) -> "DatasetInfo":
+        """Reads `dataset.json` of a folder.
+
+        Raises:
+            KzooError: there is none, so the folder is not complete; or it cannot be understood.
+        """
+        path = os.path.join(folder, INFO_FILE)
+        try:
+            with open(path, encoding="utf-8") as stream:
+                text = stream.read()
+        except FileNotFoundError:
+            raise KzooError(_why_missing(folder)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise KzooError(f"cannot read {path}: {error}") from error
+        try:
+            return cls.model_validate_json(text)
+        except pydantic.ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(str(part) for part in problem["loc"])
+            raise KzooError(
+                f"{path} was not written by this version of kzoo, or is damaged"
+                f" ({key or 'JSON'}: {problem['msg']}); prepare the examples again"
+            ) from error
+
+    def to_json(self) -> str:
+        """The text of `dataset.json`."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def partial_folder(folder: str) -> str:
+    """Where the examples of `folder` are while they are being made."""
+    return folder.rstrip("/") + ".partial"
+
+
+def _why_missing(folder: str) -> str:
+    if os.path.isdir(partial_folder(folder)) or os.path.isdir(folder):
+        return (
+            f"the examples in {folder} are not complete; run the same `python -m kzoo.prepare`"
+            " command again, which goes on where it was interrupted"
+        )
+    return (
+        f"there are no examples at {folder}; make them with `python -m kzoo.prepare --input …"
+        f" --vocabulary … --sequence_length … --output {folder}`"
+    )
