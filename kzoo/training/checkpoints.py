@@ -1,0 +1,263 @@
+"""The checkpoints of a run: written aside, kept by age and by merit, found again after any end."""
+
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from kzoo.errors import KzooError
+from kzoo.training import checkpoint_files, folder_lock
+from kzoo.training.checkpoint_files import BrokenCheckpointError, Variable
+
+_LOG = logging.getLogger(__name__)
+
+_STEP = re.compile(r"step-(\d+)")
+# A folder that is being written, or that makes way for a new one of the same step.
+_PARTIAL = re.compile(r"\.step-\d+\.partial")
+_REPLACED = re.compile(r"\.(step-\d+)\.replaced")
+_BEST_FILE = "best.json"
+
+
+class Best(NamedTuple):
+    """The checkpoint that did best, and by which value."""
+
+    step: int
+    value: float
+
+
+class Checkpoints:
+    """A folder of checkpoints, `step-00000020/` and so on (see `checkpoint_files`).
+
+    A checkpoint appears by one rename, after all of it has reached the disk; on object storage,
+    where a rename copies, it counts once its `state.json` is there. A process may be killed at
+    any moment: what it left half-written is removed at the next save.
+
+    Saving step s makes s the newest: later ones, of an attempt that could not be continued,
+    are removed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], keep: int = 5) -> None:
+        """
+        Args:
+            folder: where the checkpoints are or will be; made at the first save.
+            keep: how many of the newest stay, 1 or more. The best one stays besides.
+        """
+        if keep < 1:
+            raise ValueError(f"keep must be 1 or more; received {keep}")
+        self._folder = os.fspath(folder)
+        self._keep = keep
+
+    def path(self, step: int) -> str:
+        """The folder of a step's checkpoint, whether or not it is there."""
+        return os.path.join(self._folder, f"step-{step:08d}")
+
+    def steps(self) -> list[int]:
+        """The steps with a complete checkpoint, ascending."""
+        return [step for step in self._all_steps() if checkpoint_files.is_complete(self.path(step))]
+
+    def latest(self) -> str | None:
+        """The folder of the newest complete checkpoint; its files have not been checked."""
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def best(self) -> Best | None:
+        """The best checkpoint so far, if one has been marked and is there."""
+        path = os.path.join(self._folder, _BEST_FILE)
+        if not tf.io.gfile.exists(path):
+            return None
+        try:
+            with tf.io.gfile.GFile(path) as file:
+                best = Best(**json.loads(file.read()))
+        except (ValueError, TypeError) as error:
+            _LOG.warning("%s is damaged and not used: %s", path, error)
+            return None
+        return best if checkpoint_files.is_complete(self.path(best.step)) else None
+
+    def claim(self) -> None:
+        """Takes the folder for this process and clears what a dead one left half-done.
+
+        Every save does this; calling it when a run starts refuses a second run at once.
+
+        Raises:
+            KzooError: if another process writes checkpoints there, or the folder cannot be made.
+        """
+        with _user_errors(f"cannot write checkpoints into {self._folder}"):
+            tf.io.gfile.makedirs(self._folder)
+            if not checkpoint_files.is_remote(self._folder):
+                folder_lock.claim(self._folder)
+            for name in self._names():
+                path = os.path.join(self._folder, name)
+                if _PARTIAL.fullmatch(name):
+                    checkpoint_files.remove(path)
+                elif replaced := _REPLACED.fullmatch(name):
+                    original = os.path.join(self._folder, replaced[1])
+                    if tf.io.gfile.exists(original):
+                        checkpoint_files.remove(path)
+                    else:
+                        tf.io.gfile.rename(path, original)
+
+    def save(self, step: int, variables: Sequence[Variable], state: Mapping[str, Any]) -> str:
+        """Writes a checkpoint, then removes those that need not be kept.
+
+        Args:
+            step: the number of updates that the variables have had.
+            variables: everything that must survive, each under a name of its own.
+            state: what else must survive: anything that JSON holds.
+
+        Returns:
+            The folder of the checkpoint.
+
+        Raises:
+            KzooError: if there is no room for it, or it cannot be written; the checkpoints that
+                were there remain, and nothing half-written does.
+        """
+        named = checkpoint_files.by_path(variables)
+        self.claim()
+        checkpoint_files.check_free_space(self._folder, checkpoint_files.size_bytes(named))
+        final = self.path(step)
+        remote = checkpoint_files.is_remote(self._folder)
+        written = final if remote else os.path.join(self._folder, f".step-{step:08d}.partial")
+        with _user_errors(f"cannot write the checkpoint {final}"):
+            try:
+                if remote:
+                    checkpoint_files.remove(final)
+                checkpoint_files.write(written, named, step, state)
+            except (OSError, tf.errors.OpError):
+                checkpoint_files.remove(written)
+                raise
+            if not remote:
+                self._publish(written, final)
+            self._remove_superseded(step)
+        return final
+
+    def mark_best(self, step: int, value: float, *, higher_is_better: bool = False) -> bool:
+        """Keeps the checkpoint of a step as the best one if its value beats the best so far.
+
+        Args:
+            step: a step whose checkpoint is there.
+            value: what it achieved, such as its held-out loss. NaN never is the best.
+            higher_is_better: what beats what.
+
+        Returns:
+            Whether it is the best now.
+
+        Raises:
+            KzooError: if the mark cannot be written.
+        """
+        if step not in self.steps():
+            raise ValueError(f"step {step} has no checkpoint in {self._folder}")
+        best = self.best()
+        if value != value:
+            return False
+        if best is not None and not (
+            value > best.value if higher_is_better else value < best.value
+        ):
+            return False
+        path = os.path.join(self._folder, _BEST_FILE)
+        with _user_errors(f"cannot write {path}"):
+            checkpoint_files.write_json(path + ".partial", Best(step, float(value))._asdict())
+            tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+            self._remove_superseded(self.steps()[-1])
+        return True
+
+    def restore_latest(
+        self, variables: Sequence[Variable], *, allow_unused: bool = False
+    ) -> dict[str, Any] | None:
+        """Restores the newest checkpoint that is whole, with a warning for each passed over.
+
+        Args:
+            variables, allow_unused: see `restore`.
+
+        Returns:
+            The state that was saved and its `step`, or None if no checkpoint was ever completed;
+            then no variable has changed.
+
+        Raises:
+            KzooError: if the newest whole checkpoint is of another model, or if there are
+                checkpoints and all are broken.
+        """
+        broken = 0
+        for step in reversed(self._all_steps()):
+            try:
+                return checkpoint_files.restore(
+                    self.path(step), variables, allow_unused=allow_unused
+                )
+            except BrokenCheckpointError as error:
+                _LOG.warning("the checkpoint %s is passed over: %s", self.path(step), error)
+                broken += not isinstance(error, checkpoint_files.IncompleteCheckpointError)
+        if broken:
+            raise KzooError(
+                f"none of the checkpoints in {self._folder} can be used; the warnings above say "
+                "why. Restore that folder from a copy, or remove it to begin at step 0"
+            )
+        return None
+
+    @staticmethod
+    def restore(
+        path: str | os.PathLike[str], variables: Sequence[Variable], *, allow_unused: bool = False
+    ) -> dict[str, Any]:
+        """Restores one checkpoint: all of it or, if anything is wrong, none.
+
+        Args:
+            path: the checkpoint's folder.
+            variables: what receives its values, on any strategy; names, shapes and dtypes must
+                be the checkpoint's.
+            allow_unused: whether the checkpoint may hold more than that, as when a model is
+                restored without its optimizer.
+
+        Returns:
+            The state that was saved, and its `step`.
+
+        Raises:
+            KzooError: if the checkpoint is broken, or of another model (the tensors are named).
+        """
+        path = os.fspath(path)
+        try:
+            return checkpoint_files.restore(path, variables, allow_unused=allow_unused)
+        except BrokenCheckpointError as error:
+            raise KzooError(f"the checkpoint {path} cannot be used: {error}") from error
+
+    def _all_steps(self) -> list[int]:
+        """The steps of all checkpoint folders, complete or not, ascending."""
+        return sorted(int(found[1]) for name in self._names() if (found := _STEP.fullmatch(name)))
+
+    def _names(self) -> list[str]:
+        """What is in the folder; object storage marks folders with a slash."""
+        if not tf.io.gfile.isdir(self._folder):
+            return []
+        return [name.rstrip("/") for name in tf.io.gfile.listdir(self._folder)]
+
+    def _publish(self, written: str, final: str) -> None:
+        """Renames a finished local checkpoint to its place, in which an older one may be."""
+        replaced = os.path.join(self._folder, f".{os.path.basename(final)}.replaced")
+        if os.path.exists(final):
+            os.rename(final, replaced)
+        os.rename(written, final)
+        checkpoint_files.sync(self._folder)
+        checkpoint_files.remove(replaced)
+
+    def _remove_superseded(self, newest: int) -> None:
+        """Removes all checkpoints but the last `keep` up to `newest`, and the best."""
+        kept = {step for step in self.steps() if step <= newest}
+        kept = set(sorted(kept)[-self._keep :])
+        best = self.best()
+        for step in self._all_steps():
+            if step in kept or (best is not None and step == best.step <= newest):
+                continue
+            if step > newest:
+                _LOG.warning("%s is removed: the run went back before it", self.path(step))
+            checkpoint_files.remove(self.path(step))
+
+
+@contextlib.contextmanager
+def _user_errors(failure: str) -> Iterator[None]:
+    """Turns what the file system reports into one clear message."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise KzooError(f"{failure}: {checkpoint_files.reason(error)}") from error
