@@ -1,0 +1,172 @@
+"""Where a run's metrics go: `metrics.jsonl` for programs, TensorBoard events for people."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+
+from kzoo.errors import KzooError
+from kzoo.training.checkpoint_files import reason
+
+METRICS_FILE = "metrics.jsonl"
+SPLITS = ("train", "held_out")
+
+_LOG = logging.getLogger(__name__)
+
+
+class MetricWriter:
+    """Appends metrics to `MODEL_DIR/metrics.jsonl` and `MODEL_DIR/tensorboard/{train,held_out}`.
+
+    One JSON object a line: `step`, `time` (seconds since 1970), `split`, then name → value.
+    JSON has no numbers that are not finite: they are written as the strings "NaN", "Infinity"
+    and "-Infinity", which `read_metrics` turns back.
+    """
+
+    def __init__(self, model_dir: str | os.PathLike[str], resumed_step: int | None = None) -> None:
+        """
+        Args:
+            model_dir: the run's folder; made if need be.
+            resumed_step: the step that the run goes on from. What an earlier attempt wrote about
+                later steps is dropped, since those steps will be taken again: so write a step's
+                metrics before its checkpoint. None for a new run: everything is dropped.
+
+        Raises:
+            KzooError: if the files cannot be written.
+        """
+        model_dir = os.fspath(model_dir)
+        self._path = os.path.join(model_dir, METRICS_FILE)
+        first_step = 0 if resumed_step is None else resumed_step + 1
+        with _user_errors(self._path):
+            tf.io.gfile.makedirs(model_dir)
+            _drop_lines_from(first_step, self._path)
+            self._file = tf.io.gfile.GFile(self._path, "a")
+            self._events = {
+                split: _open_events(os.path.join(model_dir, "tensorboard", split), first_step)
+                for split in SPLITS
+            }
+
+    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        """Writes metrics of a step, so that they are there even if the process is killed next.
+
+        Args:
+            step: the number of updates done.
+            split: "train" or "held_out".
+            values: name → value; the name of a language's metric ends in it, as in `loss/de`.
+
+        Raises:
+            KzooError: if the files cannot be written.
+        """
+        now = time.time()
+        line = {"step": step, "time": round(now, 3), "split": split}
+        line.update({name: _to_json(value) for name, value in values.items()})
+        with _user_errors(self._path):
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+            events = self._events[split]
+            for name, value in values.items():
+                event = Event(wall_time=now, step=step, summary=scalar_pb(name, float(value)))
+                events.write(event.SerializeToString())
+            events.flush()
+
+    def close(self) -> None:
+        """Closes the files; nothing can be written afterwards."""
+        with _user_errors(self._path):
+            for file in (self._file, *self._events.values()):
+                file.close()
+
+    def __enter__(self) -> "MetricWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def read_metrics(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Reads a `metrics.jsonl`, also while it is being written.
+
+    Args:
+        path: the file.
+
+    Yields:
+        One dictionary a line, as `MetricWriter` describes them. A line that is not one, such as
+        the torn last line of a killed process, is passed over with a warning.
+
+    Raises:
+        KzooError: if the file is not there or cannot be read.
+    """
+    path = os.fspath(path)
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            for number, text in enumerate(file, start=1):
+                try:
+                    line = json.loads(text)
+                    step, split = line["step"], line["split"]
+                except (ValueError, TypeError, KeyError):
+                    _LOG.warning("%s, line %d is not a line of metrics: dropped", path, number)
+                    continue
+                values = {
+                    name: float(value) if isinstance(value, str) else value
+                    for name, value in line.items()
+                    if name not in ("step", "split")
+                }
+                yield {"step": step, "split": split, **values}
+    except tf.errors.OpError as error:
+        raise KzooError(f"cannot read metrics from {path}: {reason(error)}") from error
+
+
+def _drop_lines_from(first_step: int, path: str) -> None:
+    """Rewrites a file of metrics without the lines of `first_step` and later, nor torn ones."""
+    kept = []
+    if tf.io.gfile.exists(path):
+        kept = [line for line in read_metrics(path) if line["step"] < first_step]
+    lines = ({name: _to_json(value) for name, value in line.items()} for line in kept)
+    with tf.io.gfile.GFile(path + ".partial", "w") as file:
+        file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+
+
+def _open_events(folder: str, first_step: int) -> tf.io.TFRecordWriter:
+    """A new file of TensorBoard events, at which TensorBoard forgets older ones from a step on.
+
+    The names of such files sort by time. Written here and now, not by the thread behind
+    `tf.summary`, so that a full disk is noticed at the write that met it.
+    """
+    tf.io.gfile.makedirs(folder)
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{nanoseconds:09d}"
+    writer = tf.io.TFRecordWriter(os.path.join(folder, name))
+    start = SessionLog(status=SessionLog.START)
+    for event in (
+        Event(wall_time=seconds, file_version="brain.Event:2"),
+        Event(wall_time=seconds, step=first_step, session_log=start),
+    ):
+        writer.write(event.SerializeToString())
+    writer.flush()
+    return writer
+
+
+def _to_json(value: Any) -> int | float | str:
+    """A number as JSON can hold it; what is a string or an integer stays one."""
+    if isinstance(value, (str, int)):
+        return value
+    value = float(value)
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+@contextlib.contextmanager
+def _user_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise KzooError(f"cannot write metrics to {path}: {reason(error)}") from error
