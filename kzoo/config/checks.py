@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kzoo.config.schema import Config, Corpus, Data, Model, Optimizer, Runtime, Trainer
 from kzoo.errors import KzooError
+from kzoo.text.special_pieces import SPECIAL_PIECES
 
-CONTROL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 _LANGUAGE = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
 
 
@@ -49,7 +49,7 @@ def check_vocabulary(
     Raises:
         KzooError: the table has fewer rows than there are pieces, or a control piece is missing.
     """
-    missing = [piece for piece in CONTROL_PIECES if piece not in control_pieces]
+    missing = [piece for piece in SPECIAL_PIECES if piece not in control_pieces]
     if missing:
         raise KzooError(
             f"{path}: the vocabulary lacks the control pieces {', '.join(missing)}; "
@@ -158,12 +158,11 @@ def _devices(runtime: Runtime, data: Data) -> Iterator[Problem]:
     if devices is None:
         return
     keys = ("runtime.devices", "runtime.strategy")
-    if runtime.strategy == "one_device":
-        yield Problem(keys, "has no effect on the strategy one_device; did you mean mirrored?")
-        return
+    replicas = devices if isinstance(devices, int) else len(devices)
+    if runtime.strategy == "one_device" and replicas > 1:
+        yield Problem(keys, f"{replicas} devices for the strategy one_device; mirrored takes more")
     if isinstance(devices, list) and len(set(devices)) < len(devices):
         yield Problem(keys, f"names a device twice: {', '.join(devices)}")
-    replicas = devices if isinstance(devices, int) else len(devices)
     if data.global_batch_size % replicas:
         yield Problem(
             ("data.global_batch_size", "runtime.devices"),

@@ -31,10 +31,6 @@ class Draft:
         """Takes over every key of a source; one that was there already gets the new value."""
         if source.is_file:
             self._files.append(source.name)
-        if not isinstance(source.value, dict):
-            problem = f"expected sections, {wording.received(source.value)}"
-            self.problems.append(f"{source.name}: {problem}")
-            return
         for name, section in source.value.items():
             place = source.place(str(name))
             if name not in keys.SECTIONS:

@@ -234,8 +234,8 @@ class Runtime(Section):
     """One device (a GPU if there is one), or copies of the model on several that share a batch."""
 
     devices: Count | TextList | None = None
-    """Replicas of `mirrored`: how many (GPUs, or logical CPU devices where there are none), or
-    their names (`[GPU:0, GPU:1]`); null takes every GPU."""
+    """How many devices (GPUs, or parts of the CPU where there are none) or their names
+    (`[GPU:0, GPU:1]`); null takes what `strategy` says, and for `mirrored` all there are."""
 
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Number format of matrix products; weights, softmax, layer normalisation and loss stay in

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kzoo.config import yaml_core
+from kzoo.config import wording, yaml_core
 from kzoo.errors import KzooError
 
 
@@ -13,12 +13,12 @@ class Source:
 
     Attributes:
         name: the file's path, or `--set …` as it was typed.
-        value: what it holds; a mapping from section to keys and values if all is well.
+        value: what it holds: section → keys and values, if all is well.
         lines: path of keys → line; None for a `--set`.
     """
 
     name: str
-    value: Any
+    value: dict[Any, Any]
     lines: dict[tuple[str, ...], int] | None = None
 
     @property
@@ -55,6 +55,8 @@ def read_file(path: str) -> Source:
     document = yaml_core.parse(text, path)
     if document.value is None:
         raise KzooError(f"{path} is empty; configs/README.md lists what it can hold")
+    if not isinstance(document.value, dict):
+        raise KzooError(f"{path}: expected sections, {wording.received(document.value)}")
     return Source(path, document.value, document.lines)
 
 

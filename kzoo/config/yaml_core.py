@@ -155,7 +155,7 @@ def _located(error: yaml.MarkedYAMLError, name: str) -> str:
     if isinstance(error, yaml.constructor.ConstructorError):
         return f"{place}: {problem}"
     if "'\\t'" in problem:
-        problem += "; indent with spaces"
+        problem = "a tab where only spaces may stand"
     if error.context and error.context_mark:
         problem = f"{error.context} (from line {_line(error.context_mark)}), {problem}"
     return f"{place}: not valid YAML: {problem}"
