@@ -1,10 +1,11 @@
 """What `dataset.json` says about a folder of examples."""
 
 import os
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pydantic
 
+from kzoo.corpora.files import written_aside
 from kzoo.errors import KzooError
 
 SCHEMA_VERSION = 1
@@ -13,18 +14,23 @@ INFO_FILE = "dataset.json"
 Split = Literal["train", "held_out"]
 
 
-class _Record(pydantic.BaseModel):
+class Record(pydantic.BaseModel):
+    """A part of a JSON file of ours: exactly these keys, and no change once it is made."""
+
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class FileInfo(_Record):
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+class FileInfo(Record):
     """A file of the corpus: where it was and how many bytes it had, compressed if it was."""
 
     path: str
     size_bytes: int
 
 
-class LanguageInfo(_Record):
+class LanguageInfo(Record):
     """What the text of one language in one split came to.
 
     Attributes:
@@ -47,7 +53,7 @@ class LanguageInfo(_Record):
     shard_windows: list[int]
 
 
-class DatasetSettings(_Record):
+class DatasetSettings(Record):
     """Everything but the text and the vocabulary that the examples depend on.
 
     Attributes:
@@ -63,7 +69,7 @@ class DatasetSettings(_Record):
     shard_bytes: int
 
 
-class DatasetInfo(_Record):
+class DatasetInfo(Record):
     """The whole of `dataset.json`.
 
     Attributes:
@@ -93,31 +99,40 @@ class DatasetInfo(_Record):
             KzooError: there is none, so the folder is not complete; or it cannot be understood.
         """
         path = os.path.join(folder, INFO_FILE)
-        try:
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read()
-        except FileNotFoundError:
-            raise KzooError(_why_missing(folder)) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise KzooError(f"cannot read {path}: {error}") from error
-        try:
-            return cls.model_validate_json(text)
-        except pydantic.ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(str(part) for part in problem["loc"])
-            raise KzooError(
-                f"{path} was not written by this version of kzoo, or is damaged"
-                f" ({key or 'JSON'}: {problem['msg']}); prepare the examples again"
-            ) from error
+        if not os.path.exists(path):
+            raise KzooError(_why_missing(folder))
+        return load_record(cls, path)
 
-    def to_json(self) -> str:
-        """The text of `dataset.json`."""
-        return self.model_dump_json(indent=1) + "\n"
+
+def load_record(kind: type[AnyRecord], path: str) -> AnyRecord:
+    """Reads a JSON file that kzoo wrote.
+
+    Raises:
+        KzooError: it cannot be read, or is not what it should be.
+    """
+    try:
+        with open(path, "rb") as stream:
+            return kind.model_validate_json(stream.read())
+    except OSError as error:
+        raise KzooError(f"cannot read {path}: {error.strerror}") from error
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        raise KzooError(
+            f"{path} was not written by this version of kzoo, or is damaged"
+            f" ({key or 'JSON'}: {problem['msg']}); prepare the examples again"
+        ) from error
+
+
+def save_record(record: Record, path: str) -> None:
+    """Writes a record as JSON, aside and renamed."""
+    with written_aside(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(record.model_dump_json(indent=1) + "\n")
 
 
 def partial_folder(folder: str) -> str:
     """Where the examples of `folder` are while they are being made."""
-    return folder.rstrip("/") + ".partial"
+    return folder + ".partial"
 
 
 def _why_missing(folder: str) -> str:

@@ -1,5 +1,6 @@
 """Which files hold which language, and the one place that opens them."""
 
+import contextlib
 import difflib
 import glob
 import os
@@ -32,6 +33,19 @@ def size_bytes(path: str) -> int:
         return os.stat(path).st_size
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def written_aside(path: str) -> Iterator[str]:
+    """Yields a path to write to, which takes the place of `path` if all goes well."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def find_files(source: FileSource) -> dict[str, list[str]]:

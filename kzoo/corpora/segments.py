@@ -10,6 +10,7 @@ how it is compressed nor on how many bytes a read returns.
 import contextlib
 import dataclasses
 import itertools
+import logging
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from kzoo.errors import KzooError
 
 # What one language's reader of Parquet holds decoded at a time.
 _PARQUET_BATCH_ROWS = 256
+
+_LOG = logging.getLogger(__name__)
 
 _BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
 _LINE_END = re.compile(rb"\n")
@@ -48,6 +51,12 @@ class Segment:
         if isinstance(self.content, bytes):
             return len(self.content)
         return sum(_row_bytes(row) for row in self.content)
+
+    def has_text(self) -> bool:
+        """Whether there is anything but white space."""
+        if isinstance(self.content, bytes):
+            return not self.content.isspace()
+        return any(row and not row.isspace() for row in self.content)
 
 
 def read_segments(
@@ -82,6 +91,39 @@ def read_segments(
         return
     find_end = _end_of_line if text_format == "jsonl" else _end_of_document
     yield from _text_segments(path, first_bytes, segment_bytes, find_end, on_read)
+
+
+def read_shards(
+    paths: Sequence[str], shard_bytes: int, *, text_field: str = "text", on_read: OnRead = ignore
+) -> Iterator[list[Segment]]:
+    """Reads the files of one language as one stream, in shards of `shard_bytes` of text.
+
+    Shard k is a function of the content of the files, their order, and `shard_bytes`.
+
+    Raises:
+        KzooError: a file cannot be read, or there is no text in any.
+    """
+    shard: list[Segment] = []
+    filled = 0
+    empty = []
+    for path in paths:
+        has_text = False
+        for segment in read_segments(
+            path, shard_bytes - filled, shard_bytes, text_field=text_field, on_read=on_read
+        ):
+            has_text = has_text or segment.has_text()
+            shard.append(segment)
+            filled += segment.size_bytes
+            if filled >= shard_bytes:
+                yield shard
+                shard, filled = [], 0
+        if not has_text:
+            empty.append(path)
+            _LOG.warning("warning: %s holds no text, only blanks or nothing at all", path)
+    if len(empty) == len(paths):
+        raise KzooError(f"there is no text in {', '.join(paths)}: only blanks, or nothing at all")
+    if shard:
+        yield shard
 
 
 def _text_segments(path, first_bytes, segment_bytes, find_end, on_read) -> Iterator[Segment]:

@@ -75,6 +75,12 @@ class Vocabulary:
             raise KzooError(f"cannot read the vocabulary {file}: {error.strerror}") from error
         return cls(model, file)
 
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the model to a folder, which is made if it is not there."""
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, MODEL_FILE), "wb") as stream:
+            stream.write(self.model)
+
     def __reduce__(self):
         return Vocabulary, (self.model, self.source)
 

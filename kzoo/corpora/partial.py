@@ -1,0 +1,213 @@
+"""The folder in which examples are being made: what is finished there, and what it is made from.
+
+It stands beside the final folder, which appears whole, by one rename, when all is done:
+
+    request.json                 settings, files and versions that the shards are made from
+    SPLIT/LANGUAGE/00000.npz     what was counted in a shard; it exists once the shard is finished
+    SPLIT/LANGUAGE/00000.arrayrecord
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from kzoo.corpora import examples
+from kzoo.corpora.dataset_info import (
+    INFO_FILE,
+    DatasetInfo,
+    load_record,
+    partial_folder,
+    save_record,
+)
+from kzoo.corpora.encoding import EncodedShard
+from kzoo.corpora.files import written_aside
+from kzoo.corpora.request import Request
+from kzoo.errors import KzooError
+from kzoo.text.vocabulary import Vocabulary
+
+REQUEST_FILE = "request.json"
+_COUNTS_SUFFIX = ".npz"
+_RECORDS_SUFFIX = ".arrayrecord"
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardCounts:
+    """What a finished shard came to: `EncodedShard` without its records."""
+
+    documents: int
+    sentences: int
+    windows: int
+    tokens: int
+    unknown_tokens: int
+    replaced_lines: int
+    skipped_lines: int
+    bad_places: list[str]
+
+
+def finish_shard(stem: str, shard: EncodedShard) -> ShardCounts:
+    """Writes a shard and then its counts, each aside and renamed.
+
+    Args:
+        stem: path of the shard without its suffix.
+        shard: what to write.
+
+    Raises:
+        KzooError: the disk is full, or the folder cannot be written for another reason.
+    """
+    counts = ShardCounts(
+        documents=shard.documents,
+        sentences=shard.sentences,
+        windows=len(shard.records),
+        tokens=int(shard.piece_counts.sum()),
+        unknown_tokens=shard.unknown_tokens,
+        replaced_lines=shard.bad_text.replaced,
+        skipped_lines=shard.bad_text.skipped,
+        bad_places=shard.bad_text.places,
+    )
+    pieces = np.flatnonzero(shard.piece_counts)
+    try:
+        os.makedirs(os.path.dirname(stem), exist_ok=True)
+        with written_aside(stem + _RECORDS_SUFFIX) as path:
+            examples.write_records(path, shard.records)
+        with written_aside(stem + _COUNTS_SUFFIX) as path, open(path, "wb") as stream:
+            np.savez(
+                stream,
+                counts=json.dumps(dataclasses.asdict(counts)),
+                pieces=pieces,
+                piece_counts=shard.piece_counts[pieces],
+            )
+    except OSError as error:
+        raise KzooError(f"cannot write {stem}{_RECORDS_SUFFIX}: {error.strerror}") from error
+    return counts
+
+
+@dataclasses.dataclass(frozen=True)
+class PieceCounts:
+    """How often pieces occur: those that do, and their counts; int64 [number of them] each."""
+
+    pieces: np.ndarray
+    counts: np.ndarray
+
+
+class PartialFolder:
+    """Examples in the making.
+
+    Attributes:
+        output: the folder that they will be in.
+        folder: the one that they are in until then.
+    """
+
+    def __init__(self, output: str):
+        self.output = output
+        self.folder = partial_folder(output)
+
+    def claim(self, request: Request, overwrite: bool) -> None:
+        """Makes the folder, or goes on in the one that an interrupted preparation left.
+
+        Args:
+            request: what the examples are made from.
+            overwrite: start afresh where the folder was made from something else.
+
+        Raises:
+            KzooError: it was made from something else, or is none of ours.
+        """
+        if os.path.isdir(self.folder):
+            changes = self._changes(request)
+            if not changes:
+                return
+            if not overwrite:
+                raise KzooError(
+                    f"{self.folder} was begun with something else ({'; '.join(changes)}); finish it"
+                    " with the same command as before, or start afresh with --overwrite"
+                )
+            shutil.rmtree(self.folder)
+        # Aside, so that no folder of ours is ever without its request.
+        new = self.folder + ".new"
+        shutil.rmtree(new, ignore_errors=True)
+        os.makedirs(new)
+        save_record(request, os.path.join(new, REQUEST_FILE))
+        os.rename(new, self.folder)
+
+    def info(self) -> DatasetInfo | None:
+        """What `dataset.json` says, if everything is finished but the move into place."""
+        return DatasetInfo.load(self.folder) if os.path.exists(self._path(INFO_FILE)) else None
+
+    def stem(self, split: str, language: str, shard: int) -> str:
+        """Path of a shard, without a suffix."""
+        return self._path(split, language, f"{shard:05d}")
+
+    def is_finished(self, split: str, language: str, shard: int) -> bool:
+        """Whether a shard is complete on disk."""
+        return os.path.exists(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+
+    def counts(
+        self, split: str, language: str, num_shards: int
+    ) -> Iterator[tuple[ShardCounts, PieceCounts]]:
+        """What was counted in each shard of a language, in order."""
+        for shard in range(num_shards):
+            with np.load(self.stem(split, language, shard) + _COUNTS_SUFFIX) as stored:
+                counts = ShardCounts(**json.loads(stored["counts"].item()))
+                yield counts, PieceCounts(stored["pieces"], stored["piece_counts"])
+
+    def complete(
+        self, info: DatasetInfo, piece_counts: Mapping[str, np.ndarray], vocabulary: Vocabulary
+    ) -> None:
+        """Gives the shards their names and writes what stands beside them, `dataset.json` last.
+
+        Args:
+            info: of the dataset.
+            piece_counts: for each language, int64 [vocabulary_size].
+            vocabulary: to be copied.
+        """
+        for split, language, shard, num_shards in _shards(info):
+            named = examples.shard_path(self.folder, split, language, shard, num_shards)
+            # An earlier attempt may have come past here.
+            if not os.path.exists(named):
+                os.rename(self.stem(split, language, shard) + _RECORDS_SUFFIX, named)
+        with (
+            written_aside(self._path(examples.PIECE_COUNTS_FILE)) as path,
+            open(path, "wb") as file,
+        ):
+            np.savez_compressed(file, **piece_counts)
+        vocabulary.save(self._path(examples.VOCABULARY_FOLDER))
+        save_record(info, self._path(INFO_FILE))
+
+    def publish(self, info: DatasetInfo) -> None:
+        """Removes what only the making needed, and moves the folder into place."""
+        for split, language, shard, _ in _shards(info):
+            _remove(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+        _remove(self._path(REQUEST_FILE))
+        old = self.output + ".old"
+        if os.path.exists(self.output):
+            os.rename(self.output, old)
+        os.rename(self.folder, self.output)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _changes(self, request: Request) -> list[str]:
+        """What the folder was made from that is not in the request."""
+        path = self._path(REQUEST_FILE)
+        if os.path.exists(path):
+            return request.differences_from(load_record(Request, path))
+        if info := self.info():
+            return request.differences_from_dataset(info)
+        raise KzooError(f"{self.folder} is in the way and was not made by kzoo; move it")
+
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.folder, *parts)
+
+
+def _shards(info: DatasetInfo) -> Iterator[tuple[str, str, int, int]]:
+    for split, languages in info.splits.items():
+        for language, entry in languages.items():
+            for shard in range(len(entry.shard_windows)):
+                yield split, language, shard, len(entry.shard_windows)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)

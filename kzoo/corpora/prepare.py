@@ -1,0 +1,294 @@
+"""Turns the text of many languages into example files, on all cores, in bounded memory.
+
+One process reads and cuts the text into shards; the others encode and write them. A shard depends
+on its text and the settings alone, so that neither the number of workers nor an interruption leaves
+a trace in the result.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import sentencepiece
+
+from kzoo.corpora import blocks
+from kzoo.corpora.dataset_info import (
+    INFO_FILE,
+    SCHEMA_VERSION,
+    DatasetInfo,
+    DatasetSettings,
+    FileInfo,
+    LanguageInfo,
+    Split,
+)
+from kzoo.corpora.encoding import encode_shard
+from kzoo.corpora.examples import token_dtype
+from kzoo.corpora.partial import PartialFolder, ShardCounts, finish_shard
+from kzoo.corpora.pool import available_cores, run_in_order
+from kzoo.corpora.progress import ReadingProgress
+from kzoo.corpora.reading import BAD_TEXT_POLICIES, BadTextPolicy
+from kzoo.corpora.request import FilesByLanguage, Request
+from kzoo.corpora.segments import Segment, read_shards
+from kzoo.errors import KzooError
+from kzoo.text.vocabulary import Vocabulary
+from kzoo.version import __version__
+
+_LOG = logging.getLogger(__name__)
+
+_SHOWN_PLACES = 5
+
+SHARD_BYTES = 8_000_000
+"""Of text in a shard, by default: with two shards a worker in memory, little beside the rest."""
+
+
+class ShardTask(NamedTuple):
+    """A shard to be made: where it goes, without suffix, and its text."""
+
+    stem: str
+    segments: list[Segment]
+
+
+class ShardReport(NamedTuple):
+    """What a finished shard came to, for the progress display."""
+
+    documents: int
+    text_bytes: int
+
+
+def prepare(
+    train_files: FilesByLanguage,
+    held_out_files: FilesByLanguage | None,
+    vocabulary: str | os.PathLike[str],
+    sequence_length: int,
+    output: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    text_field: str = "text",
+    on_bad_text: BadTextPolicy = "error",
+    shard_bytes: int = SHARD_BYTES,
+    overwrite: bool = False,
+) -> DatasetInfo:
+    """Makes a folder of examples, or finishes one that was begun; see `kzoo.corpora.examples`.
+
+    Args:
+        train_files: for every language its files, as `kzoo.corpora.files.find_files` gives them.
+        held_out_files: likewise, for some or all of these languages; None for no such split.
+        vocabulary: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`.
+        sequence_length: of the longest window with its `[CLS]` and `[SEP]`.
+        output: the folder to make. It appears when all is done; until then the work is beside it.
+        workers: number of processes that encode; None for one a core.
+        text_field: key of the text in JSON lines and Parquet.
+        on_bad_text: what to do with text that cannot be read: `error`, `replace` or `skip`.
+        shard_bytes: of text in a shard. Larger shards are fewer files and more memory.
+        overwrite: replace examples that were made from something else.
+
+    Returns:
+        What is in the folder. If the same examples are there already, nothing else is done.
+
+    Raises:
+        KzooError: text cannot be read, a language has none, the disk is full, a worker died, or
+            `output` holds something else.
+    """
+    workers = available_cores() if workers is None else workers
+    _check_arguments(workers, sequence_length, on_bad_text, shard_bytes)
+    paths: dict[Split, FilesByLanguage] = {"train": train_files}
+    if held_out_files:
+        paths["held_out"] = held_out_files
+    _check_files(paths)
+    loaded = Vocabulary.load(vocabulary)
+    settings = DatasetSettings(
+        sequence_length=sequence_length,
+        text_field=text_field,
+        on_bad_text=on_bad_text,
+        shard_bytes=shard_bytes,
+    )
+    request = Request.of(paths, settings, loaded.sha256)
+    output = os.fspath(output).rstrip("/")
+    try:
+        info = _find_complete(output, request, overwrite)
+        return info or _prepare(PartialFolder(output), request, loaded, workers, overwrite)
+    except OSError as error:
+        raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
+
+
+def make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> ShardReport:
+    """Encodes and writes one shard: what a worker does.
+
+    Args:
+        vocabulary: path of the SentencePiece model.
+        settings: what the examples depend on besides the text and the vocabulary.
+        task: the shard.
+    """
+    shard = encode_shard(
+        task.segments,
+        _load_once(vocabulary),
+        sequence_length=settings.sequence_length,
+        text_field=settings.text_field,
+        on_bad_text=settings.on_bad_text,
+    )
+    finish_shard(task.stem, shard)
+    return ShardReport(shard.documents, sum(segment.size_bytes for segment in task.segments))
+
+
+_load_once = functools.cache(Vocabulary.load)
+
+
+def _check_arguments(
+    workers: int, sequence_length: int, on_bad_text: str, shard_bytes: int
+) -> None:
+    for name, value, least in (
+        ("workers", workers, 1),
+        ("sequence_length", sequence_length, 3),
+        ("shard_bytes", shard_bytes, 1),
+    ):
+        if value < least:
+            raise KzooError(f"{name} must be at least {least}, got {value}")
+    if on_bad_text not in BAD_TEXT_POLICIES:
+        raise KzooError(
+            f"on_bad_text must be one of {', '.join(BAD_TEXT_POLICIES)}, got {on_bad_text!r}"
+        )
+
+
+def _check_files(paths: Mapping[Split, FilesByLanguage]) -> None:
+    """Refuses what could only fail, or mislead, after hours of work."""
+    owners: dict[str, Split] = {}
+    for split, languages in paths.items():
+        for group in languages.values():
+            for path in group:
+                blocks.text_format(path)
+                if owners.setdefault(os.path.realpath(path), split) != split:
+                    raise KzooError(f"{path} is both in the training and in the held-out text")
+    unknown = sorted(set(paths.get("held_out", ())) - set(paths["train"]))
+    if unknown:
+        raise KzooError(
+            f"there is held-out text but no training text in: {', '.join(unknown)}; held-out text"
+            " measures languages that are trained"
+        )
+
+
+def _find_complete(output: str, request: Request, overwrite: bool) -> DatasetInfo | None:
+    """The examples that are there already; None if they are to be made."""
+    if not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output)):
+        return None
+    if not os.path.exists(os.path.join(output, INFO_FILE)):
+        raise KzooError(f"{output} holds other things than examples; choose another output")
+    if overwrite:
+        return None
+    info = DatasetInfo.load(output)
+    changes = request.differences_from_dataset(info)
+    if changes:
+        raise KzooError(
+            f"{output} holds examples that were made from something else ({'; '.join(changes)});"
+            " choose another output, or replace them with --overwrite"
+        )
+    return info
+
+
+def _prepare(
+    folder: PartialFolder, request: Request, vocabulary: Vocabulary, workers: int, overwrite: bool
+) -> DatasetInfo:
+    info = folder.info()
+    if info is None or request.differences_from_dataset(info):
+        folder.claim(request, overwrite)
+        num_shards = _make_shards(folder, request, vocabulary, workers)
+        info = _complete(folder, request, vocabulary, num_shards)
+    folder.publish(info)
+    return info
+
+
+def _make_shards(
+    folder: PartialFolder, request: Request, vocabulary: Vocabulary, workers: int
+) -> dict[tuple[Split, str], int]:
+    """Makes the shards that are missing, and returns how many there are by split and language."""
+    num_shards: dict[tuple[Split, str], int] = {}
+    with ReadingProgress("prepare", request.total_bytes()) as progress:
+
+        def tasks() -> Iterator[ShardTask]:
+            for split, languages in request.files.items():
+                for language, infos in languages.items():
+                    shards = read_shards(
+                        [info.path for info in infos],
+                        request.settings.shard_bytes,
+                        text_field=request.settings.text_field,
+                        on_read=progress.read,
+                    )
+                    number = -1
+                    for number, segments in enumerate(shards):
+                        if not folder.is_finished(split, language, number):
+                            yield ShardTask(folder.stem(split, language, number), segments)
+                    num_shards[split, language] = number + 1
+
+        make = functools.partial(make_shard, vocabulary.source, request.settings)
+        for report in run_in_order(make, tasks(), workers):
+            progress.done(report.documents, report.text_bytes)
+    return num_shards
+
+
+def _complete(
+    folder: PartialFolder,
+    request: Request,
+    vocabulary: Vocabulary,
+    num_shards: Mapping[tuple[Split, str], int],
+) -> DatasetInfo:
+    """Adds up what was counted in all shards, and completes the folder with it."""
+    splits: dict[Split, dict[str, LanguageInfo]] = {}
+    piece_counts: dict[str, np.ndarray] = {}
+    for split, languages in request.files.items():
+        splits[split] = {}
+        for language, infos in languages.items():
+            total = np.zeros(vocabulary.size, np.int64)
+            shards = []
+            for counts, pieces in folder.counts(split, language, num_shards[split, language]):
+                shards.append(counts)
+                total[pieces.pieces] += pieces.counts
+            splits[split][language] = _language_info(split, language, infos, shards)
+            if split == "train":
+                piece_counts[language] = total
+    info = DatasetInfo(
+        schema_version=SCHEMA_VERSION,
+        settings=request.settings,
+        vocabulary_sha256=vocabulary.sha256,
+        vocabulary_size=vocabulary.size,
+        token_dtype=token_dtype(vocabulary.size),
+        splits=splits,
+        kzoo_version=__version__,
+        sentencepiece_version=sentencepiece.__version__,
+    )
+    folder.complete(info, piece_counts, vocabulary)
+    return info
+
+
+def _language_info(
+    split: Split, language: str, files: list[FileInfo], shards: list[ShardCounts]
+) -> LanguageInfo:
+    info = LanguageInfo(
+        files=files,
+        documents=sum(counts.documents for counts in shards),
+        sentences=sum(counts.sentences for counts in shards),
+        windows=sum(counts.windows for counts in shards),
+        tokens=sum(counts.tokens for counts in shards),
+        unknown_tokens=sum(counts.unknown_tokens for counts in shards),
+        replaced_lines=sum(counts.replaced_lines for counts in shards),
+        skipped_lines=sum(counts.skipped_lines for counts in shards),
+        shard_windows=[counts.windows for counts in shards],
+    )
+    places = [place for counts in shards for place in counts.bad_places]
+    bad_lines = info.replaced_lines + info.skipped_lines
+    if bad_lines:
+        _LOG.warning(
+            "warning: %s lines of %s (%s) could not be read as they were: %s",
+            f"{bad_lines:,}",
+            language,
+            split,
+            "; ".join(places[:_SHOWN_PLACES]) + ("; …" if bad_lines > _SHOWN_PLACES else ""),
+        )
+    if not info.windows:
+        raise KzooError(
+            f"nothing is left of the {split!r} text of {language!r}"
+            f" ({', '.join(file.path for file in files)}): {info.documents} documents,"
+            f" {info.skipped_lines} lines skipped; mend it, or leave the language out"
+        )
+    return info
