@@ -99,11 +99,17 @@ class _CoreDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Escapes Unicode's line ends, which PyYAML would write bare and read as spaces."""
+        style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+        return self.represent_scalar(_TAG + "str", text, style=style)
+
 
 for _kind, _scalar in _SCALARS.items():
     _CoreLoader.add_implicit_resolver(_TAG + _kind, _scalar.pattern, _scalar.beginnings)
     _CoreLoader.add_constructor(_TAG + _kind, _CoreLoader.construct_core_scalar)
     _CoreDumper.add_implicit_resolver(_TAG + _kind, _scalar.pattern, _scalar.beginnings)
+_CoreDumper.add_representer(str, _CoreDumper.represent_text)
 _CoreLoader.add_constructor(_TAG + "str", _CoreLoader.construct_yaml_str)
 _CoreLoader.add_constructor(_TAG + "seq", _CoreLoader.construct_yaml_seq)
 _CoreLoader.add_constructor(_TAG + "map", _CoreLoader.construct_yaml_map)

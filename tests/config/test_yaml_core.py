@@ -103,7 +103,8 @@ _VALUES = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False)
     | st.text()
-    | st.sampled_from(["no", "1e-4", "1_000", "12:30", "0o17", "~", "", "null", "=", "<<", "- a"]),
+    | st.sampled_from(["no", "1e-4", "1_000", "12:30", "0o17", "~", "", "null", "=", "<<", "- a"])
+    | st.text("a \n\t'\"\\\r\x85\u2028\u2029\ufeff:#-"),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=10,
 )
