@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +141,8 @@ class Checkpoints:
 
         Args:
             step: a step whose checkpoint is there.
-            value: what it achieved, such as its held-out loss. NaN never is the best.
+            value: what it achieved, such as its held-out loss. Neither NaN nor the worst
+                infinity is ever the best.
             higher_is_better: what beats what.
 
         Returns:
@@ -152,11 +154,9 @@ class Checkpoints:
         if step not in self.steps():
             raise ValueError(f"step {step} has no checkpoint in {self._folder}")
         best = self.best()
-        if value != value:
-            return False
-        if best is not None and not (
-            value > best.value if higher_is_better else value < best.value
-        ):
+        worst = -math.inf if higher_is_better else math.inf
+        to_beat = worst if best is None else best.value
+        if not (value > to_beat if higher_is_better else value < to_beat):
             return False
         path = os.path.join(self._folder, _BEST_FILE)
         with _user_errors(f"cannot write {path}"):
@@ -243,12 +243,11 @@ class Checkpoints:
 
     def _remove_superseded(self, newest: int) -> None:
         """Removes all checkpoints but the last `keep` up to `newest`, and the best."""
-        kept = {step for step in self.steps() if step <= newest}
-        kept = set(sorted(kept)[-self._keep :])
+        kept = [step for step in self.steps() if step <= newest][-self._keep :]
         best = self.best()
-        for step in self._all_steps():
-            if step in kept or (best is not None and step == best.step <= newest):
-                continue
+        if best is not None and best.step <= newest:
+            kept.append(best.step)
+        for step in set(self._all_steps()) - set(kept):
             if step > newest:
                 _LOG.warning("%s is removed: the run went back before it", self.path(step))
             checkpoint_files.remove(self.path(step))

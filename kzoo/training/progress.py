@@ -2,13 +2,13 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any, TextIO
 
 from tqdm import tqdm
-from tqdm.contrib import DummyTqdmFile
 
 
 class Progress:
@@ -51,16 +51,19 @@ class Progress:
     def __enter__(self) -> "Progress":
         self._started = time.monotonic()
         if self._stream.isatty():
+            # Some terminals, of containers for example, say that they have no columns.
+            has_width = os.get_terminal_size(self._stream.fileno()).columns > 0
             self._bar = self._cleanup.enter_context(
                 tqdm(
                     total=self._total_steps,
                     initial=self._first_step,
                     file=self._stream,
-                    dynamic_ncols=True,
+                    dynamic_ncols=has_width,
+                    ncols=None if has_width else 100,
                     bar_format="step {n:,}/{total:,} |{bar}| {desc}",
                 )
             )
-            self._cleanup.enter_context(_output_above_the_bar())
+            self._cleanup.enter_context(_output_above(self._bar))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,25 +104,50 @@ class Progress:
         return tqdm.format_interval(seconds)
 
 
+class _AboveTheBar:
+    """A terminal's stream, whose lines appear above a bar on the same terminal."""
+
+    def __init__(self, stream: TextIO, bar: tqdm) -> None:
+        self._stream = stream
+        self._bar = bar
+        self._unfinished = ""
+
+    def write(self, text: str) -> int:
+        lines, newline, self._unfinished = (self._unfinished + text).rpartition("\n")
+        if newline:
+            with self._bar.get_lock():
+                self._bar.clear(nolock=True)
+                self._stream.write(lines + newline)
+                self._stream.flush()
+                self._bar.refresh(nolock=True)
+        return len(text)
+
+    def finish(self) -> None:
+        """Ends a line that was begun."""
+        if self._unfinished:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextlib.contextmanager
-def _output_above_the_bar() -> Iterator[None]:
-    """Sends what the process writes to the terminal through tqdm, which moves its bar below it."""
+def _output_above(bar: tqdm) -> Iterator[None]:
+    """Sends what the process writes to the terminal by way of `_AboveTheBar`."""
     replacements = {
-        stream: DummyTqdmFile(stream) for stream in (sys.stdout, sys.stderr) if stream.isatty()
+        stream: _AboveTheBar(stream, bar) for stream in (sys.stdout, sys.stderr) if stream.isatty()
     }
-    handlers = [
-        (handler, handler.stream)
-        for handler in _stream_handlers()
-        if handler.stream in replacements
-    ]
     with contextlib.ExitStack() as stack:
-        if sys.stdout in replacements:
-            stack.enter_context(contextlib.redirect_stdout(replacements[sys.stdout]))
-        if sys.stderr in replacements:
-            stack.enter_context(contextlib.redirect_stderr(replacements[sys.stderr]))
-        for handler, stream in handlers:
-            stack.callback(handler.setStream, stream)
-            handler.setStream(replacements[stream])
+        for stream, replacement in replacements.items():
+            stack.callback(replacement.finish)
+            redirect = (
+                contextlib.redirect_stdout if stream is sys.stdout else contextlib.redirect_stderr
+            )
+            stack.enter_context(redirect(replacement))
+        for handler in _stream_handlers():
+            if handler.stream in replacements:
+                stack.callback(handler.setStream, handler.stream)
+                handler.setStream(replacements[handler.stream])
         yield
 
 
