@@ -47,7 +47,7 @@ def pad_batch(
         pad_id: fills `token_ids`.
 
     Returns:
-        With S the length chosen:
+        With S the length chosen, every position in [0, S) and every id in [0, vocabulary size):
 
         - `token_ids`: int32 `[b, S]`
         - `padding_mask`: int32 `[b, S]`, 1 for a piece and 0 for padding

@@ -64,7 +64,9 @@ class HeldOutExamples:
             seed=seed,
         )
         self._num_windows = [examples.num_windows(_SPLIT, name) for name in self.languages]
-        self._num_read = [min(windows, limit or windows) for windows in self._num_windows]
+        self._num_read = [
+            windows if limit is None else min(windows, limit) for windows in self._num_windows
+        ]
         self._ends = np.cumsum(self._num_read, dtype=np.int64)
 
     def __len__(self) -> int:

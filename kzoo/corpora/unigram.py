@@ -61,7 +61,7 @@ def unigram_losses(
             losses += np.bincount(language, nats, len(languages))
             targets += np.bincount(language, minlength=len(languages))
     return {
-        name: losses[index] / targets[index]
+        name: float(losses[index] / targets[index])
         for index, name in enumerate(languages)
         if targets[index]
     }
