@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from kzoo.corpora.batching import padding_share, padding_sizes
+from kzoo.corpora.examples import ExampleFiles
 from kzoo.corpora.held_out_examples import HeldOutExamples
 from kzoo.corpora.pipeline import batches
+from kzoo.corpora.prepare import prepare
+from kzoo.corpora.random_bits import RandomBits
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
+from kzoo.text.vocabulary_training import train_vocabulary
 from tests.corpora.memory_examples import (
     CLS,
     MASK,
@@ -219,6 +223,38 @@ def test_examples_stay_the_same_from_release_to_release():
         "example 2: window 8 of 'el', epoch 0",
         "example 100000: window 206 of 'de', epoch 164",
     ]
+
+
+@pytest.fixture(scope="module")
+def example_files(tmp_path_factory) -> ExampleFiles:
+    """Two languages of invented words, through the real preparation."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    files = {}
+    for language, letters in {"xa": "abcde", "xb": "fghij"}.items():
+        bits = RandomBits("text", language)
+        words = ["".join(letters[i] for i in bits.integers(5, 4)) for _ in range(300)]
+        lines = [" ".join(words[i] for i in bits.integers(300, 9)) for _ in range(400)]
+        path = folder / f"{language}.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        files[language] = [str(path)]
+    train_vocabulary(files, 120, folder / "vocabulary")
+    prepare(files, None, folder / "vocabulary", LENGTH, folder / "examples", workers=1)
+    return ExampleFiles.open(folder / "examples")
+
+
+def test_example_files_give_the_same_batches_to_one_thread_and_to_many(example_files):
+    source = training_examples(example_files)
+    one, many = (
+        rows(take(40, source, global_batch_size=16, threads=threads, prefetch=8))
+        for threads in (0, 8)
+    )
+    assert one == many == expected_rows(source, range(640))
+    prepared = {
+        (number, tuple(example_files.read("train", language, index).tolist()))
+        for number, language in enumerate(source.languages)
+        for index in range(example_files.num_windows("train", language))
+    }
+    assert {(row[0], unmasked(row)) for row in one} <= prepared
 
 
 def test_a_language_without_examples_is_one_clear_error():
