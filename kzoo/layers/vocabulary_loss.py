@@ -29,12 +29,11 @@ def vocabulary_loss(
     target_ids: tf.Tensor,
     weights: tf.Tensor,
     chunk_size: int | None = None,
+    gradient_dtype: tf.DType = tf.float32,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Weighted sum of the targets' cross-entropies, exact, with its gradient formed on the way.
 
-    Logits, softmax and loss are float32 whatever the dtype of `hidden`. Where `hidden` is
-    bfloat16, the two products of the gradient take bfloat16 factors; float16 cannot hold the
-    probabilities of a large vocabulary (most are below 6e-8), so there they stay float32.
+    Logits, softmax and loss are float32 whatever the dtype of `hidden`.
 
     Args:
         hidden: [targets, output_embedding_dim] in any floating dtype, what the head's transform
@@ -45,6 +44,9 @@ def vocabulary_loss(
         weights: [targets] float32, each target's share of the sum: 1 / (targets of the global
             batch), times the loss scale if there is one, and 0 for padding.
         chunk_size: how many targets' logits are alive at a time; see `default_chunk_size`.
+        gradient_dtype: of the factors in the two products of the gradient: float32, or bfloat16,
+            which takes half the time where the device has such units. Not float16: it cannot hold
+            the probabilities of a large vocabulary, most of which are below 6e-8.
 
     Returns:
         total: [] float32, sum of weights × losses; the only output that is differentiated, with
@@ -56,7 +58,7 @@ def vocabulary_loss(
     @tf.custom_gradient
     def loss_and_gradients(hidden, table, bias):
         chunks = _Chunks.cut(hidden, target_ids, weights, chunk_size, table.shape[0])
-        losses, correct, gradients = _over_chunks(chunks, table, bias)
+        losses, correct, gradients = _over_chunks(chunks, table, bias, gradient_dtype)
         hidden_gradient = tf.cast(gradients[0], hidden.dtype)
         total = tf.reduce_sum(losses * weights)
 
@@ -128,7 +130,7 @@ class _Chunks(NamedTuple):
         return tf.reshape(values, [-1, *values.shape[2:]])[: self.targets]
 
 
-def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor):
+def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor, gradient_dtype: tf.DType):
     """Losses, hits, and the gradients with respect to hidden, table and bias, all float32."""
     outputs = [
         tf.TensorArray(dtype, size=chunks.count, element_shape=shape)
@@ -140,9 +142,8 @@ def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor):
     ]
 
     def one_chunk(index, outputs):
-        *rows, table_gradient, bias_gradient = _one_chunk(
-            chunks.hidden[index], chunks.target_ids[index], chunks.weights[index], table, bias
-        )
+        chunk = [part[index] for part in (chunks.hidden, chunks.target_ids, chunks.weights)]
+        *rows, table_gradient, bias_gradient = _one_chunk(*chunk, table, bias, gradient_dtype)
         outputs = [array.write(index, row) for array, row in zip(outputs, rows, strict=True)]
         return outputs, table_gradient, bias_gradient
 
@@ -161,11 +162,10 @@ def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor):
     return losses, correct, (hidden_gradient, table_gradient, bias_gradient)
 
 
-def _one_chunk(hidden, target_ids, weights, table, bias):
+def _one_chunk(hidden, target_ids, weights, table, bias, dtype):
     logits = _logits(hidden, table, bias)
     losses, correct, excess = _scores(logits, target_ids)
     # Weighting the narrow factors spares a pass over the wide one.
-    dtype = tf.bfloat16 if hidden.dtype == tf.bfloat16 else tf.float32
     excess = tf.cast(excess, dtype)
     weighted_hidden = tf.cast(tf.cast(hidden, tf.float32) * weights[:, None], dtype)
     hidden_gradient = weights[:, None] * _product(excess, tf.cast(table, dtype))

@@ -40,8 +40,8 @@ def plain_loss(hidden, table, bias, target_ids, weights):
     return tf.reduce_sum(losses * weights)
 
 
-def chunked(chunk_size):
-    return lambda *args, **rest: vocabulary_loss(*args, **rest, chunk_size=chunk_size)[0]
+def chunked(chunk_size, **options):
+    return lambda *args, **rest: vocabulary_loss(*args, **rest, chunk_size=chunk_size, **options)[0]
 
 
 @pytest.mark.parametrize("targets", [1, 7, 8, 9, 23])
@@ -133,8 +133,11 @@ def test_scores_are_those_of_the_loss(problem):
     np.testing.assert_array_equal(correct, tf.argmax(logits, -1, tf.int32) == values["target_ids"])
 
 
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
-def test_half_precision_at_the_full_vocabulary_stays_close_to_float32(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "gradient_dtype"),
+    [(tf.float32, tf.bfloat16), (tf.bfloat16, tf.bfloat16), (tf.float16, tf.float32)],
+)
+def test_half_precision_at_the_full_vocabulary_stays_close_to_float32(dtype, gradient_dtype):
     size, rng = 250_300, np.random.default_rng(0)
     hidden = tf.constant(rng.normal(size=(16, DIM)), tf.float32)
     values = {
@@ -144,7 +147,9 @@ def test_half_precision_at_the_full_vocabulary_stays_close_to_float32(dtype):
         "weights": tf.fill([16], 1 / 16),
     }
     expected, reference = gradients_of(plain_loss, hidden, **values)
-    total, gradients = gradients_of(chunked(None), tf.cast(hidden, dtype), **values)
+    total, gradients = gradients_of(
+        chunked(None, gradient_dtype=gradient_dtype), tf.cast(hidden, dtype), **values
+    )
     assert total.dtype == gradients[1].dtype == tf.float32
     assert gradients[0].dtype == dtype
     np.testing.assert_allclose(total, expected, atol=1e-2)
