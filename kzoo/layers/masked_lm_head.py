@@ -42,14 +42,14 @@ class MaskedLMHead(keras.layers.Layer):
         self.output_embedding_dim = output_embedding_dim
         self.activation = activations.get(activation)
         self.tied_embedding = tied_embedding
-        # The tables and the logits stay in float32 under any policy; `dense` follows the policy.
-        self.autocast = False
         self.dense = keras.layers.Dense(
             output_embedding_dim,
             kernel_initializer=truncated_normal(),
             dtype=self.dtype_policy,
             name="dense",
         )
+        # The rest stays in float32 under any policy: scores over a large vocabulary need it.
+        self.dtype_policy = "float32"
         self.layer_norm = LayerNorm(layer_norm_epsilon, dtype="float32", name="layer_norm")
 
     def build(self, hidden_shape):

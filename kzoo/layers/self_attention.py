@@ -1,6 +1,7 @@
 """Multi-head self-attention over the tokens of each sequence."""
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from kzoo.layers.dropout import Dropout
@@ -77,7 +78,7 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.cast(ops.matmul(query, key), "float32")
         masked = ops.cast(ops.logical_not(ops.cast(padding_mask, "bool")), "float32")
         scores = scores + ops.reshape(masked * MASKED_SCORE, (batch, 1, 1, length))
-        probabilities = ops.cast(ops.softmax(scores), self.compute_dtype)
+        probabilities = ops.cast(tf.nn.softmax(scores), self.compute_dtype)
         probabilities = self.dropout(probabilities, training=training)
 
         gathered = ops.transpose(ops.matmul(probabilities, value), (0, 2, 1, 3))
