@@ -1,0 +1,98 @@
+"""Presets on disk: what is in which file, and what happens to what was there."""
+
+import h5py
+import keras_hub
+import numpy as np
+import pytest
+
+from kzoo import KzooError, RemBertTokenizer
+from kzoo.models.saving import load_preset, save_preset
+from tests import paths, reference
+from tests.models import shapes
+
+pytestmark = paths.needs_shared
+
+VOCABULARY = paths.SHARED / "peers" / "sentencepiece" / "control_symbols.model"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return RemBertTokenizer(str(VOCABULARY))
+
+
+@pytest.fixture
+def model():
+    model = shapes.masked_lm()
+    reference.random_weights_into(model)
+    return model
+
+
+def sizes_in(path) -> list[int]:
+    sizes = []
+    with h5py.File(path) as file:
+        file.visititems(lambda _, node: sizes.append(getattr(node, "size", None)))
+    return sorted(size for size in sizes if size is not None)
+
+
+def test_a_preset_comes_back_with_weights_and_tokenizer(model, tokenizer, tmp_path):
+    folder = tmp_path / "runs" / "preset"
+    save_preset(model, tokenizer, folder)
+    again = load_preset(folder)
+    for mine, saved in zip(again.variables, model.variables, strict=True):
+        assert mine.path == saved.path
+        np.testing.assert_array_equal(mine.numpy(), saved.numpy(), err_msg=mine.path)
+    loaded = keras_hub.tokenizers.Tokenizer.from_preset(str(folder))
+    assert type(loaded) is RemBertTokenizer
+    assert loaded.mask_token_id == 5
+    assert [path.name for path in folder.parent.iterdir()] == ["preset"]
+
+
+def test_backbone_and_head_are_in_files_of_their_own(model, tokenizer, tmp_path):
+    folder = tmp_path / "preset"
+    save_preset(model, tokenizer, folder)
+    backbone_sizes = sorted(np.prod(v.shape) for v in model.backbone.variables)
+    head_sizes = sorted(np.prod(v.shape) for v in model.head.variables)
+    assert sizes_in(folder / "model.weights.h5") == backbone_sizes
+    assert sizes_in(folder / "task.weights.h5") == head_sizes
+
+
+def test_a_tied_table_is_saved_once(tokenizer, tmp_path):
+    model = shapes.masked_lm("tied")
+    save_preset(model, tokenizer, tmp_path / "preset")
+    assert 517 * 16 in sizes_in(tmp_path / "preset" / "model.weights.h5")
+    assert 517 * 16 not in sizes_in(tmp_path / "preset" / "task.weights.h5")
+
+
+def test_a_preset_is_replaced_only_when_asked(model, tokenizer, tmp_path):
+    folder = tmp_path / "preset"
+    save_preset(model, tokenizer, folder)
+    with pytest.raises(KzooError, match="preset is there already"):
+        save_preset(model, tokenizer, folder)
+    model.head.bias.assign(np.full(517, 3.0))
+    save_preset(model, tokenizer, folder, overwrite=True)
+    np.testing.assert_array_equal(load_preset(folder).head.bias.numpy(), np.full(517, 3.0))
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
+def test_a_write_that_fails_leaves_the_old_preset(model, tokenizer, tmp_path, monkeypatch):
+    folder = tmp_path / "preset"
+    save_preset(model, tokenizer, folder)
+    before = load_preset(folder).head.bias.numpy()
+
+    def fail(_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(tokenizer, "save_to_preset", fail)
+    model.head.bias.assign(np.full(517, 3.0))
+    with pytest.raises(OSError, match="disk full"):
+        save_preset(model, tokenizer, folder, overwrite=True)
+    np.testing.assert_array_equal(load_preset(folder).head.bias.numpy(), before)
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
+
+
+def test_what_is_no_preset_or_has_no_head_is_named(model, tmp_path):
+    with pytest.raises(KzooError, match=r"no model preset: it has no config\.json"):
+        load_preset(tmp_path / "nothing")
+    model.backbone.save_to_preset(str(tmp_path / "encoder"))
+    with pytest.raises(KzooError, match="encoder without its masked-LM head"):
+        load_preset(tmp_path / "encoder")
