@@ -1,33 +1,19 @@
 """What `dataset.json` says about a folder of examples."""
 
 import os
-from typing import Literal, TypeVar
+from typing import Annotated, Literal
 
-import pydantic
+from pydantic import Field
 
-from kzoo.corpora.files import written_aside
+from kzoo.corpora.reading import BadTextPolicy
+from kzoo.corpora.records import FileInfo, Record, load_record
+from kzoo.corpora.table import format_table
 from kzoo.errors import KzooError
 
 SCHEMA_VERSION = 1
 INFO_FILE = "dataset.json"
 
 Split = Literal["train", "held_out"]
-
-
-class Record(pydantic.BaseModel):
-    """A part of a JSON file of ours: exactly these keys, and no change once it is made."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
-class FileInfo(Record):
-    """A file of the corpus: where it was and how many bytes it had, compressed if it was."""
-
-    path: str
-    size_bytes: int
 
 
 class LanguageInfo(Record):
@@ -63,10 +49,10 @@ class DatasetSettings(Record):
         shard_bytes: of text in a shard.
     """
 
-    sequence_length: int
+    sequence_length: Annotated[int, Field(ge=3)]
     text_field: str
-    on_bad_text: Literal["error", "replace", "skip"]
-    shard_bytes: int
+    on_bad_text: BadTextPolicy
+    shard_bytes: Annotated[int, Field(ge=1)]
 
 
 class DatasetInfo(Record):
@@ -91,6 +77,16 @@ class DatasetInfo(Record):
     kzoo_version: str
     sentencepiece_version: str
 
+    def table(self) -> str:
+        """What each language came to, for people."""
+        rows = [("split", "language", "documents", "sentences", "windows", "tokens", "unknown")]
+        for split, languages in self.splits.items():
+            for language, entry in languages.items():
+                numbers = (entry.documents, entry.sentences, entry.windows, entry.tokens)
+                unknown = f"{entry.unknown_tokens / entry.tokens:.2%}"
+                rows.append((split, language, *(f"{number:,}" for number in numbers), unknown))
+        return format_table(rows, names=2)
+
     @classmethod
     def load(cls, folder: str) -> "DatasetInfo":
         """Reads `dataset.json` of a folder.
@@ -102,32 +98,6 @@ class DatasetInfo(Record):
         if not os.path.exists(path):
             raise KzooError(_why_missing(folder))
         return load_record(cls, path)
-
-
-def load_record(kind: type[AnyRecord], path: str) -> AnyRecord:
-    """Reads a JSON file that kzoo wrote.
-
-    Raises:
-        KzooError: it cannot be read, or is not what it should be.
-    """
-    try:
-        with open(path, "rb") as stream:
-            return kind.model_validate_json(stream.read())
-    except OSError as error:
-        raise KzooError(f"cannot read {path}: {error.strerror}") from error
-    except pydantic.ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        raise KzooError(
-            f"{path} was not written by this version of kzoo, or is damaged"
-            f" ({key or 'JSON'}: {problem['msg']}); prepare the examples again"
-        ) from error
-
-
-def save_record(record: Record, path: str) -> None:
-    """Writes a record as JSON, aside and renamed."""
-    with written_aside(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(record.model_dump_json(indent=1) + "\n")
 
 
 def partial_folder(folder: str) -> str:

@@ -5,6 +5,7 @@ import difflib
 import glob
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -46,6 +47,16 @@ def written_aside(path: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+def replace_folder(path: str, new: str) -> None:
+    """Puts the folder `new` in the place of `path`, and removes what was there."""
+    old = path + ".old"
+    shutil.rmtree(old, ignore_errors=True)
+    if os.path.exists(path):
+        os.rename(path, old)
+    os.rename(new, path)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def find_files(source: FileSource) -> dict[str, list[str]]:

@@ -17,15 +17,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from kzoo.corpora import examples
-from kzoo.corpora.dataset_info import (
-    INFO_FILE,
-    DatasetInfo,
-    load_record,
-    partial_folder,
-    save_record,
-)
+from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo, partial_folder
 from kzoo.corpora.encoding import EncodedShard
-from kzoo.corpora.files import written_aside
+from kzoo.corpora.files import replace_folder, written_aside
+from kzoo.corpora.records import load_record, save_record
 from kzoo.corpora.request import Request
 from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
@@ -182,11 +177,7 @@ class PartialFolder:
         for split, language, shard, _ in _shards(info):
             _remove(self.stem(split, language, shard) + _COUNTS_SUFFIX)
         _remove(self._path(REQUEST_FILE))
-        old = self.output + ".old"
-        if os.path.exists(self.output):
-            os.rename(self.output, old)
-        os.rename(self.folder, self.output)
-        shutil.rmtree(old, ignore_errors=True)
+        replace_folder(self.output, self.folder)
 
     def _changes(self, request: Request) -> list[str]:
         """What the folder was made from that is not in the request."""

@@ -20,7 +20,6 @@ from kzoo.corpora.dataset_info import (
     SCHEMA_VERSION,
     DatasetInfo,
     DatasetSettings,
-    FileInfo,
     LanguageInfo,
     Split,
 )
@@ -29,7 +28,8 @@ from kzoo.corpora.examples import token_dtype
 from kzoo.corpora.partial import PartialFolder, ShardCounts, finish_shard
 from kzoo.corpora.pool import available_cores, run_in_order
 from kzoo.corpora.progress import ReadingProgress
-from kzoo.corpora.reading import BAD_TEXT_POLICIES, BadTextPolicy
+from kzoo.corpora.reading import BadTextPolicy
+from kzoo.corpora.records import FileInfo, checked
 from kzoo.corpora.request import FilesByLanguage, Request
 from kzoo.corpora.segments import Segment, read_shards
 from kzoo.errors import KzooError
@@ -93,13 +93,15 @@ def prepare(
             `output` holds something else.
     """
     workers = available_cores() if workers is None else workers
-    _check_arguments(workers, sequence_length, on_bad_text, shard_bytes)
+    if workers < 1:
+        raise KzooError(f"workers must be at least 1, got {workers}")
     paths: dict[Split, FilesByLanguage] = {"train": train_files}
     if held_out_files:
         paths["held_out"] = held_out_files
     _check_files(paths)
     loaded = Vocabulary.load(vocabulary)
-    settings = DatasetSettings(
+    settings = checked(
+        DatasetSettings,
         sequence_length=sequence_length,
         text_field=text_field,
         on_bad_text=on_bad_text,
@@ -134,22 +136,6 @@ def make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> S
 
 
 _load_once = functools.cache(Vocabulary.load)
-
-
-def _check_arguments(
-    workers: int, sequence_length: int, on_bad_text: str, shard_bytes: int
-) -> None:
-    for name, value, least in (
-        ("workers", workers, 1),
-        ("sequence_length", sequence_length, 3),
-        ("shard_bytes", shard_bytes, 1),
-    ):
-        if value < least:
-            raise KzooError(f"{name} must be at least {least}, got {value}")
-    if on_bad_text not in BAD_TEXT_POLICIES:
-        raise KzooError(
-            f"on_bad_text must be one of {', '.join(BAD_TEXT_POLICIES)}, got {on_bad_text!r}"
-        )
 
 
 def _check_files(paths: Mapping[Split, FilesByLanguage]) -> None:

@@ -53,21 +53,31 @@ class ReadingProgress:
         if self._bar is not None:
             self._bar.update(stored_bytes)
 
-    def done(self, documents: int, text_bytes: int) -> None:
-        """Counts documents that are finished, and the size of their text."""
+    def say(self, text: str) -> None:
+        """Shows what is being done after the reading."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+        else:
+            self._print_now_and_then(text)
+
+    def done(self, documents: int, text_bytes: int = 0) -> None:
+        """Counts documents that are finished and, where it is known, the size of their text."""
         self._documents += documents
         self._text_bytes += text_bytes
-        now = time.monotonic()
         if self._bar is not None:
-            self._bar.set_postfix_str(self._speed(now), refresh=False)
-        elif now - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = now
+            self._bar.set_postfix_str(self._speed(), refresh=False)
+        else:
             share = self._read_bytes / max(1, self._total_bytes)
-            print(f"{self._name} {share:.0%}, {self._speed(now)}", file=self._stream, flush=True)
+            self._print_now_and_then(f"{share:.0%}, {self._speed()}")
 
-    def _speed(self, now: float) -> str:
-        seconds = max(1e-3, now - self._started)
-        return (
-            f"{self._documents:,} documents, {self._documents / seconds:,.0f} documents/s, "
-            f"{self._text_bytes / seconds / 1e6:,.1f} MB/s"
-        )
+    def _print_now_and_then(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            print(f"{self._name}: {text}", file=self._stream, flush=True)
+
+    def _speed(self) -> str:
+        seconds = max(1e-3, time.monotonic() - self._started)
+        speed = f"{self._documents:,} documents, {self._documents / seconds:,.0f} documents/s"
+        megabytes = f", {self._text_bytes / seconds / 1e6:,.1f} MB/s" if self._text_bytes else ""
+        return speed + megabytes

@@ -18,7 +18,6 @@ from kzoo.errors import KzooError
 
 Document = list[str]
 
-BAD_TEXT_POLICIES = ("error", "replace", "skip")
 BadTextPolicy = Literal["error", "replace", "skip"]
 
 _SEGMENT_BYTES = 1_000_000

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
-from kzoo.corpora import files
-from kzoo.corpora.dataset_info import DatasetInfo, DatasetSettings, FileInfo, Record, Split
+from kzoo.corpora.dataset_info import DatasetInfo, DatasetSettings, Split
+from kzoo.corpora.records import FileInfo, Record, differences
 from kzoo.version import __version__
 
 _SHOWN_FILES = 3
@@ -50,7 +50,7 @@ class Request(Record):
         """
         infos = {
             split: {
-                language: [FileInfo(path=path, size_bytes=files.size_bytes(path)) for path in group]
+                language: [FileInfo.of(path) for path in group]
                 for language, group in languages.items()
             }
             for split, languages in paths.items()
@@ -88,12 +88,7 @@ class Request(Record):
         return self._input_differences(info.settings, info.vocabulary_sha256, made_from)
 
     def _input_differences(self, settings, vocabulary_sha256, made_from) -> list[str]:
-        before = settings.model_dump()
-        changes = [
-            f"{name} is {value!r}, was {before[name]!r}"
-            for name, value in self.settings.model_dump().items()
-            if value != before[name]
-        ]
+        changes = differences(self.settings, settings)
         if self.vocabulary_sha256 != vocabulary_sha256:
             changes.append("the vocabulary is another one")
         if self.files != made_from:
