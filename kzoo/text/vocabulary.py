@@ -8,18 +8,17 @@ import numpy as np
 import sentencepiece
 
 from kzoo.errors import KzooError
+from kzoo.text.special_pieces import CLS, MASK, PAD, SEP, UNKNOWN, special_ids
 
 MODEL_FILE = "sentencepiece.model"
 """The model's name inside a vocabulary's folder."""
-
-PAD, CLS, SEP, MASK = "<pad>", "[CLS]", "[SEP]", "[MASK]"
 
 
 class Vocabulary:
     """A SentencePiece model whose control pieces are looked up by their strings.
 
-    Works with any model that has the pieces `<pad>`, `[CLS]`, `[SEP]` and `[MASK]`, whatever their
-    ids: RemBERT's published one keeps `[CLS]` at 312, one trained by kzoo at 3.
+    Works with any model that has them, whatever their ids: RemBERT's published one keeps `[CLS]`
+    at 312, one trained by kzoo at 3.
 
     Attributes:
         model: the serialized SentencePiece model.
@@ -44,11 +43,9 @@ class Vocabulary:
         except (RuntimeError, ValueError) as error:
             raise KzooError(f"{source} is not a SentencePiece model") from error
         self.sha256 = hashlib.sha256(model).hexdigest()
-        self.unk_id: int = self.processor.unk_id()
-        self.pad_id = self._special_id(PAD)
-        self.cls_id = self._special_id(CLS)
-        self.sep_id = self._special_id(SEP)
-        self.mask_id = self._special_id(MASK)
+        ids = special_ids(self.processor, source)
+        self.pad_id, self.unk_id = ids[PAD], ids[UNKNOWN]
+        self.cls_id, self.sep_id, self.mask_id = ids[CLS], ids[SEP], ids[MASK]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Vocabulary":
@@ -86,15 +83,13 @@ class Vocabulary:
 
     @functools.cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """Ids that stand for text: neither special, control, unknown nor unused; int32, sorted."""
+        """Ids that stand for text: neither control, unknown nor unused; int32, sorted."""
         ids = list(range(self.size))
         ordinary = ~(
             np.array(self.processor.is_control(ids))
             | np.array(self.processor.is_unknown(ids))
             | np.array(self.processor.is_unused(ids))
         )
-        # A foreign model may hold these as user-defined symbols, which are not control pieces.
-        ordinary[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = False
         return _frozen(np.flatnonzero(ordinary).astype(np.int32))
 
     @functools.cached_property
@@ -110,15 +105,6 @@ class Vocabulary:
     def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
         """Encodes many lines in one call, on one thread: an int32 array for each line."""
         return self.processor.encode_as_numpy(lines, num_threads=1)
-
-    def _special_id(self, piece: str) -> int:
-        token_id = self.processor.piece_to_id(piece)
-        if self.processor.id_to_piece(token_id) != piece:
-            raise KzooError(
-                f"{self.source} has no piece {piece!r}, which pre-training needs; train a"
-                " vocabulary with `python -m kzoo.vocabulary`, or add it as a control symbol"
-            )
-        return token_id
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:
