@@ -127,7 +127,7 @@ class TrainingStep:
     def _gradients(self, share, weight) -> tuple[list[tf.Tensor], tf.Tensor]:
         """This replica's part of the gradients and of the sums of `StepMetrics`."""
         with tf.GradientTape() as tape:
-            hidden, target_ids, weights = masked_vectors(
+            hidden, target_ids, weights, _ = masked_vectors(
                 self._model, share, training=True, static_shapes=self._jit_compile
             )
             total, losses, correct = vocabulary_loss(
@@ -159,7 +159,7 @@ class TrainingStep:
 
 def masked_vectors(
     model: RemBertMaskedLM, share: dict[str, tf.Tensor], *, training: bool, static_shapes: bool
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """What the output table is multiplied with, gathered before the head does any work.
 
     Args:
@@ -169,8 +169,8 @@ def masked_vectors(
         static_shapes: keep the slots without a target (weight 0), so that shapes are known.
 
     Returns:
-        transformed [targets, output_embedding_dim], target ids int32 [targets] and weights
-        float32 [targets].
+        transformed float32 [targets, output_embedding_dim]; target ids int32 [targets]; weights
+        float32 [targets]; and the row of the batch that each target stands in, int32 [targets].
     """
     token_ids, weights = share["token_ids"], share["mask_weights"]
     outputs = model.backbone(
@@ -182,19 +182,17 @@ def masked_vectors(
         training=training,
     )
     batch, length = tf.unstack(tf.shape(token_ids))
-    positions = share["mask_positions"] + length * tf.range(batch)[:, None]
+    rows = tf.range(batch)[:, None] + tf.zeros_like(share["mask_positions"])
+    positions = length * rows + share["mask_positions"]
+    slots = (positions, share["mask_ids"], weights, rows)
     if static_shapes:
-        positions, ids, weights = (
-            tf.reshape(t, [-1]) for t in (positions, share["mask_ids"], weights)
-        )
+        positions, ids, weights, rows = (tf.reshape(slot, [-1]) for slot in slots)
     else:
         chosen = weights > 0
-        positions, ids, weights = (
-            tf.boolean_mask(t, chosen) for t in (positions, share["mask_ids"], weights)
-        )
+        positions, ids, weights, rows = (tf.boolean_mask(slot, chosen) for slot in slots)
     sequence = outputs["sequence_output"]
     flat = tf.reshape(sequence, [-1, sequence.shape[-1]])
-    return model.head.transform(tf.gather(flat, positions)), ids, weights
+    return model.head.transform(tf.gather(flat, positions)), ids, weights, rows
 
 
 def trainable_weights(model: RemBertMaskedLM) -> list:

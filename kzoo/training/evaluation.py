@@ -1,0 +1,114 @@
+"""Loss and accuracy on held-out text, language by language."""
+
+import numpy as np
+import tensorflow as tf
+
+from kzoo.corpora.batching import Batch, padding_sizes
+from kzoo.corpora.examples import ExampleFiles
+from kzoo.corpora.held_out_examples import HeldOutExamples
+from kzoo.corpora.pipeline import batches
+from kzoo.corpora.unigram import unigram_log_probabilities, unigram_losses
+from kzoo.layers.vocabulary_loss import vocabulary_scores
+from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.training.metrics import (
+    LanguageSums,
+    add_sums,
+    language_table,
+    named_metrics,
+    sum_by_language,
+)
+from kzoo.training.step import distribute, masked_vectors
+
+
+class Evaluation:
+    """Measures a model on held-out windows, each once, with the same masks every time.
+
+    Args:
+        model: what is measured.
+        examples: its held-out windows, and the piece counts for the unigram baseline.
+        held_out: which of them.
+        language_probabilities: the training mixture, which the unigram baseline knows.
+        strategy: on which the model was made.
+        batch_size: windows a batch, all replicas together.
+        static_shapes: pad every batch alike, as XLA and TPUs want it.
+    """
+
+    def __init__(
+        self,
+        model: RemBertMaskedLM,
+        examples: ExampleFiles,
+        held_out: HeldOutExamples,
+        language_probabilities: dict[str, float],
+        strategy: tf.distribute.Strategy,
+        *,
+        batch_size: int,
+        static_shapes: bool = False,
+    ):
+        self._model = model
+        self._examples = examples
+        self._held_out = held_out
+        self._language_probabilities = language_probabilities
+        self._strategy = strategy
+        self._batch_size = batch_size
+        self._static_shapes = static_shapes
+        self._run = tf.function(
+            lambda shares: strategy.run(self._replica_sums, (shares,)), reduce_retracing=True
+        )
+
+    def measure(self) -> dict[str, float]:
+        """Metrics of the model as it is now: see `metrics.named_metrics`."""
+        sums = None
+        for shares in self._batches():
+            part = self._run(distribute(self._strategy, shares))
+            sums = add_sums(
+                sums,
+                LanguageSums(*(self._strategy.experimental_local_results(s)[0] for s in part)),
+            )
+        return named_metrics(language_table(sums, self._held_out.languages))
+
+    def unigram_baseline(self) -> dict[str, float]:
+        """What a unigram model of the mixture achieves on the same targets.
+
+        Returns:
+            `unigram_loss`, the mean over languages in nats, and `unigram_loss/LANGUAGE`.
+        """
+        log_probabilities = unigram_log_probabilities(
+            self._examples.piece_counts(),
+            self._language_probabilities,
+            self._examples.vocabulary().ordinary_ids,
+        )
+        losses = unigram_losses(log_probabilities, self._batches(), self._held_out.languages)
+        mean = float(np.mean(list(losses.values())))
+        return {
+            "unigram_loss": mean,
+            **{f"unigram_loss/{language}": loss for language, loss in losses.items()},
+        }
+
+    def _batches(self):
+        sizes = padding_sizes(self._held_out.windows.sequence_length)
+        return batches(
+            self._held_out,
+            global_batch_size=self._batch_size,
+            num_shares=self._strategy.num_replicas_in_sync,
+            pad_to=None if self._static_shapes else sizes,
+        )
+
+    def _replica_sums(self, share: Batch) -> LanguageSums:
+        hidden, target_ids, weights, rows = masked_vectors(
+            self._model, share, training=False, static_shapes=self._static_shapes
+        )
+        losses, correct = vocabulary_scores(
+            hidden,
+            tf.convert_to_tensor(self._model.head.table),
+            tf.convert_to_tensor(self._model.head.bias),
+            target_ids,
+        )
+        sums = sum_by_language(
+            losses,
+            correct,
+            weights,
+            tf.gather(share["language"], rows),
+            len(self._held_out.languages),
+        )
+        replica = tf.distribute.get_replica_context()
+        return LanguageSums(*replica.all_reduce(tf.distribute.ReduceOp.SUM, list(sums)))

@@ -1,0 +1,320 @@
+"""A pre-training run, from its configuration to its preset."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from kzoo.config import loader
+from kzoo.config.schema import Config
+from kzoo.corpora.batching import padding_sizes
+from kzoo.corpora.examples import VOCABULARY_FOLDER, ExampleFiles
+from kzoo.corpora.held_out_examples import HeldOutExamples
+from kzoo.corpora.pipeline import batches
+from kzoo.corpora.table import format_table
+from kzoo.corpora.training_examples import TrainingExamples
+from kzoo.errors import KzooError
+from kzoo.models.backbone import RemBertBackbone
+from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.saving import save_preset
+from kzoo.text.tokenizer import RemBertTokenizer
+from kzoo.text.vocabulary import MODEL_FILE
+from kzoo.training.checkpoint_files import reason
+from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.evaluation import Evaluation
+from kzoo.training.flops import peak_flops_per_second, training_flops
+from kzoo.training.loop import DataStream, TrainingLoop
+from kzoo.training.loss_scale import DynamicLossScale
+from kzoo.training.optimizer import AdamW, decayed_variables
+from kzoo.training.ready_examples import ready_examples
+from kzoo.training.schedules import learning_rate_schedule
+from kzoo.training.step import TrainingStep, trainable_weights
+from kzoo.training.strategies import configure_runtime, make_strategy
+from kzoo.training.writers import MetricWriter
+
+CONFIG_FILE = "config.yaml"
+PRESET_FOLDER = "preset"
+CHECKPOINT_FOLDER = "checkpoints"
+
+_LOG = logging.getLogger(__name__)
+
+
+def pretrain(config: Config, model_dir: str) -> None:
+    """Trains a masked language model, or goes on where an earlier call was stopped.
+
+    Leaves in `model_dir`: `config.yaml`, `checkpoints/`, `metrics.jsonl`, `tensorboard/` and, at
+    the end, `preset/`.
+
+    Raises:
+        KzooError: the configuration does not fit the data, the machine or what is in `model_dir`;
+            or the run cannot go on.
+    """
+    runtime = config.runtime
+    devices = runtime.devices if isinstance(runtime.devices, list) else None
+    configure_runtime(
+        precision=runtime.precision,
+        threads=runtime.threads,
+        deterministic=runtime.deterministic,
+        num_logical_cpus=_num_logical_cpus(config),
+    )
+    checkpoints = Checkpoints(
+        os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
+    )
+    checkpoints.claim()
+    _write_config(config, model_dir)
+    examples = ready_examples(config)
+    strategy = make_strategy(runtime.strategy, devices)
+    keras.utils.set_random_seed(config.data.seed)
+    with strategy.scope():
+        model = build_model(config)
+        optimizer = _build_optimizer(config, model)
+        loss_scale = DynamicLossScale() if runtime.precision == "mixed_float16" else None
+    variables = [*model.variables, *optimizer.variables]
+    if loss_scale is not None:
+        variables += loss_scale.variables
+    state = checkpoints.restore_latest(variables)
+    _check_vocabulary_of_run(state, examples, model_dir)
+    first_step, position = (state["step"], state["position"]) if state else (0, 0)
+    if first_step >= config.trainer.train_steps:
+        print(f"the run in {model_dir} is finished: it has made {first_step:,} steps")
+        _write_preset(model, examples, model_dir, keep=True)
+        return
+
+    source = _training_source(config, examples)
+    _describe_run(config, model, optimizer, examples, source, first_step)
+    with MetricWriter(model_dir, first_step if state else None) as writer:
+        evaluation = _build_evaluation(config, model, examples, source, strategy)
+        if evaluation is not None and not state:
+            writer.write(0, "held_out", evaluation.unigram_baseline())
+        loop = TrainingLoop(
+            TrainingStep(
+                model,
+                optimizer,
+                strategy,
+                seed=config.data.seed,
+                loss_scale=loss_scale,
+                jit_compile=runtime.jit_compile,
+            ),
+            _schedule(config),
+            _data_stream(config, source, strategy.num_replicas_in_sync),
+            variables=variables,
+            run_state={"vocabulary_sha256": examples.info.vocabulary_sha256},
+            checkpoints=checkpoints,
+            writer=writer,
+            evaluation=evaluation,
+            settings=config.trainer,
+            peak_share=_peak_share(config, strategy),
+        )
+        reached = loop.run(first_step, position)
+    if reached >= config.trainer.train_steps:
+        _write_preset(model, examples, model_dir)
+        print(f"finished {reached:,} steps; the model is in {os.path.join(model_dir, 'preset')}")
+
+
+def build_model(config: Config) -> RemBertMaskedLM:
+    """The model that a configuration describes, with new weights.
+
+    The masked-LM loss trains no pooler, so a `dense` one would stay random for ever: a run's model
+    has `mean` in its place, which has no weights. Fine-tuning can add a dense one.
+    """
+    arguments = config.model.model_dump(exclude={"preset", "output_embedding_dim"})
+    if arguments["pooler"] == "dense":
+        arguments["pooler"] = "mean"
+    return RemBertMaskedLM(RemBertBackbone(**arguments), config.model.output_embedding_dim)
+
+
+def _num_logical_cpus(config: Config) -> int | None:
+    """How many devices the CPU is split into: where several were asked for and no GPU is there."""
+    devices = config.runtime.devices
+    if isinstance(devices, int) and not tf.config.list_physical_devices("GPU"):
+        return devices
+    return None
+
+
+def _write_config(config: Config, model_dir: str) -> None:
+    """Writes the effective configuration; what differs from an earlier attempt is said."""
+    path = os.path.join(model_dir, CONFIG_FILE)
+    try:
+        if tf.io.gfile.exists(path):
+            changes = _changes(loader.load([path]), config)
+            if changes:
+                _LOG.warning("changed since the last attempt of this run: %s", "; ".join(changes))
+        with tf.io.gfile.GFile(path + ".partial", "w") as file:
+            file.write(loader.dump(config))
+        tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    except (OSError, tf.errors.OpError) as error:
+        raise KzooError(f"cannot write {path}: {reason(error)}") from error
+
+
+def _changes(old: Config, new: Config) -> list[str]:
+    """The keys with another value, each as `section.key: old → new`."""
+    old_sections, new_sections = old.model_dump(), new.model_dump()
+    return [
+        f"{section}.{key}: {old_sections[section][key]} → {value}"
+        for section, keys in new_sections.items()
+        for key, value in keys.items()
+        if old_sections[section][key] != value
+    ]
+
+
+def _check_vocabulary_of_run(state: dict | None, examples: ExampleFiles, model_dir: str) -> None:
+    trained_with = (state or {}).get("vocabulary_sha256", examples.info.vocabulary_sha256)
+    if trained_with != examples.info.vocabulary_sha256:
+        raise KzooError(
+            f"the examples in {examples.folder} were made with another vocabulary than the run in "
+            f"{model_dir} was trained with: its ids would mean other pieces. Use the examples "
+            "that the run began with, or another model_dir"
+        )
+
+
+def _build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
+    settings = config.optimizer
+    return AdamW(
+        trainable_weights(model),
+        decayed_variables(model),
+        beta_1=settings.beta_1,
+        beta_2=settings.beta_2,
+        epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+    )
+
+
+def _schedule(config: Config) -> Callable[[int], float]:
+    settings = config.optimizer
+    return learning_rate_schedule(
+        settings.schedule,
+        peak=settings.learning_rate,
+        train_steps=config.trainer.train_steps,
+        warmup_steps=settings.warmup_steps,
+        decay_steps=settings.decay_steps,
+        end=settings.end_learning_rate,
+    )
+
+
+def _training_source(config: Config, examples: ExampleFiles) -> TrainingExamples:
+    return TrainingExamples(
+        examples,
+        sequence_length=config.data.sequence_length,
+        sampling_exponent=config.data.sampling_exponent,
+        mask_rate=config.data.mask_rate,
+        max_predictions=config.data.max_predictions,
+        seed=config.data.seed,
+    )
+
+
+def _data_stream(config: Config, source: TrainingExamples, num_shares: int) -> DataStream:
+    length = config.data.sequence_length
+
+    def batches_from(position: int):
+        return batches(
+            source,
+            start=position,
+            global_batch_size=config.data.global_batch_size,
+            num_shares=num_shares,
+            pad_to=None if config.runtime.jit_compile else padding_sizes(length),
+        )
+
+    return DataStream(batches_from, source.describe, config.data.global_batch_size)
+
+
+def _build_evaluation(
+    config: Config,
+    model: RemBertMaskedLM,
+    examples: ExampleFiles,
+    source: TrainingExamples,
+    strategy: tf.distribute.Strategy,
+) -> Evaluation | None:
+    languages = examples.languages("held_out")
+    if not languages:
+        return None
+    batch_size, limit = config.data.global_batch_size, None
+    if config.trainer.validation_steps is not None:
+        limit = max(1, config.trainer.validation_steps * batch_size // len(languages))
+    held_out = HeldOutExamples(
+        examples,
+        sequence_length=config.data.sequence_length,
+        limit=limit,
+        mask_rate=config.data.mask_rate,
+        max_predictions=config.data.max_predictions,
+        seed=config.data.seed,
+    )
+    return Evaluation(
+        model,
+        examples,
+        held_out,
+        source.language_probabilities,
+        strategy,
+        batch_size=batch_size,
+        static_shapes=config.runtime.jit_compile,
+    )
+
+
+def _peak_share(
+    config: Config, strategy: tf.distribute.Strategy
+) -> Callable[[float, float, float], float]:
+    """From positions, targets and seconds to the share of what the devices could do at best."""
+    model, sequence_length = config.model, config.data.sequence_length
+    dtype = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}.get(
+        config.runtime.precision, "float32"
+    )
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    devices = min(strategy.num_replicas_in_sync, max(1, gpus))
+    tied = model.output_embedding_dim == "tied"
+
+    def share(num_positions: float, num_targets: float, seconds: float) -> float:
+        flops = training_flops(
+            num_tokens=num_positions,
+            num_targets=num_targets,
+            sequence_length=sequence_length,
+            num_layers=model.num_layers,
+            hidden_dim=model.hidden_dim,
+            intermediate_dim=model.intermediate_dim,
+            embedding_dim=model.embedding_dim,
+            output_embedding_dim=model.embedding_dim if tied else model.output_embedding_dim,
+            vocabulary_size=model.vocabulary_size,
+        )
+        return flops / seconds / (devices * peak_flops_per_second(dtype))
+
+    return share
+
+
+def _describe_run(
+    config: Config,
+    model: RemBertMaskedLM,
+    optimizer: AdamW,
+    examples: ExampleFiles,
+    source: TrainingExamples,
+    first_step: int,
+) -> None:
+    """Says what is going to happen, before it does."""
+    rows = [("language", "sentences", "windows", "share of the batches")]
+    for language, probability in source.language_probabilities.items():
+        counts = (examples.sentences("train", language), examples.num_windows("train", language))
+        rows.append((language, *(f"{count:,}" for count in counts), f"{probability:.2%}"))
+    encoder = model.backbone.count_params()
+    num_decayed = len(decayed_variables(model))
+    lines = [
+        format_table(rows, names=1),
+        f"model: {model.count_params():,} parameters, of which the exported encoder keeps "
+        f"{encoder:,}",
+        f"weight decay: {num_decayed} matrices; not {len(optimizer.trained) - num_decayed} biases "
+        "and layer normalisations",
+    ]
+    if first_step:
+        lines.append(f"resumed at step {first_step:,} of {config.trainer.train_steps:,}")
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _write_preset(
+    model: RemBertMaskedLM, examples: ExampleFiles, model_dir: str, *, keep: bool = False
+) -> None:
+    """Writes `MODEL_DIR/preset/`, or with `keep` leaves one that is there."""
+    folder = os.path.join(model_dir, PRESET_FOLDER)
+    if keep and os.path.exists(folder):
+        return
+    tokenizer = RemBertTokenizer(os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE))
+    save_preset(model, tokenizer, folder, overwrite=True)

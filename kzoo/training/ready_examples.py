@@ -1,0 +1,80 @@
+"""The example files that a configuration names, made on first use."""
+
+import os
+import sys
+
+from kzoo.config.checks import check_vocabulary
+from kzoo.config.schema import Config
+from kzoo.corpora.dataset_info import INFO_FILE
+from kzoo.corpora.examples import ExampleFiles
+from kzoo.corpora.files import find_files
+from kzoo.corpora.prepare import prepare
+from kzoo.errors import KzooError
+from kzoo.text.special_pieces import SPECIAL_PIECES
+from kzoo.text.vocabulary import Vocabulary
+from kzoo.text.vocabulary_training import train_vocabulary
+
+
+def ready_examples(config: Config) -> ExampleFiles:
+    """Opens `data.examples`; if they are not there yet, makes them from `corpus`.
+
+    A vocabulary that has to be trained is kept at `data.examples` + `.vocabulary`.
+
+    Raises:
+        KzooError: there are neither examples nor text, or they do not fit the configuration.
+    """
+    folder = config.data.examples
+    if not os.path.exists(os.path.join(folder, INFO_FILE)):
+        _make(config)
+    examples = ExampleFiles.open(folder)
+    prepared = examples.info.settings.sequence_length
+    if prepared != config.data.sequence_length:
+        raise KzooError(
+            f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
+            f"were prepared with {prepared}; set it to {prepared}, or prepare others"
+        )
+    _check(config, examples.vocabulary())
+    return examples
+
+
+def _make(config: Config) -> None:
+    corpus, folder = config.corpus, config.data.examples
+    if corpus.train_files is None:
+        raise KzooError(
+            f"there are no examples in {folder} (data.examples), and corpus.train_files, from "
+            "which they could be made, is not set. Set it, or run:\n"
+            "  python -m kzoo.vocabulary --input 'TEXT-{lang}.txt' "
+            f"--size {corpus.vocabulary_size} --output VOCABULARY\n"
+            "  python -m kzoo.prepare --input 'TEXT-{lang}.txt' --vocabulary VOCABULARY "
+            f"--sequence_length {config.data.sequence_length} --output {folder}"
+        )
+    train_files = find_files(corpus.train_files)
+    held_out_files = find_files(corpus.held_out_files) if corpus.held_out_files else None
+    reading = {"text_field": corpus.text_field, "on_bad_text": corpus.on_bad_text}
+    vocabulary = corpus.vocabulary
+    if vocabulary is None:
+        vocabulary = folder.rstrip("/") + ".vocabulary"
+        train_vocabulary(
+            train_files,
+            corpus.vocabulary_size,
+            vocabulary,
+            sampling_exponent=corpus.vocabulary_sampling_exponent,
+            max_sentences=corpus.vocabulary_sentences,
+            seed=config.data.seed,
+            **reading,
+        )
+    _check(config, Vocabulary.load(vocabulary))
+    info = prepare(
+        train_files,
+        held_out_files,
+        vocabulary,
+        config.data.sequence_length,
+        folder,
+        **reading,
+    )
+    print(info.table(), file=sys.stderr)
+
+
+def _check(config: Config, vocabulary: Vocabulary) -> None:
+    # Loading has checked the special pieces.
+    check_vocabulary(config, vocabulary.size, SPECIAL_PIECES, vocabulary.source)
