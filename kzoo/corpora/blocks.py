@@ -22,9 +22,9 @@ _NOT_TEXT = (
     (b"\x1f\x8b", "gzip data", "give it a name that ends in .gz"),
     (b"\xfd7zXZ\x00", "xz data", "give it a name that ends in .xz"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data", "give it a name that ends in .zst"),
-    (b"BZh", "bzip2 data", "decompress it with `bunzip2`"),
+    (b"BZh91AY&SY", "bzip2 data", "decompress it with `bunzip2`"),
     (b"PK\x03\x04", "a ZIP archive", "extract its files"),
-    (b"PAR1", "a Parquet table", "give it a name that ends in .parquet"),
+    (b"PAR1\x15", "a Parquet table", "give it a name that ends in .parquet"),
     (b"\xff\xfe", "UTF-16 text", "convert it with `iconv -f UTF-16 -t UTF-8`"),
     (b"\xfe\xff", "UTF-16 text", "convert it with `iconv -f UTF-16 -t UTF-8`"),
 )

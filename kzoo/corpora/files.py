@@ -64,8 +64,9 @@ def find_files(source: FileSource) -> dict[str, list[str]]:
 
     Args:
         source: a pattern, or several, such as `corpus/train-{lang}.jsonl.gz`: `{lang}` stands for
-            a language code, `*`, `?`, `[…]` and `**` are globs. Or a mapping from a language to
-            its pattern or patterns, which have no `{lang}`.
+            a language code, `*`, `?`, `[…]` and `**` are globs (before a `{lang}`, a `*` takes
+            all that it can). Or a mapping from a language to its pattern or patterns, which have
+            no `{lang}`.
 
     Returns:
         For every language, sorted, its files: in the order of the patterns, sorted within one.

@@ -26,7 +26,6 @@ _PARQUET_BATCH_ROWS = 256
 _LOG = logging.getLogger(__name__)
 
 _BLANK_LINE = re.compile(rb"\n[ \t\r\f\v]*\n")
-_LINE_END = re.compile(rb"\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +88,8 @@ def read_segments(
     if text_format == "parquet":
         yield from _parquet_segments(path, first_bytes, segment_bytes, text_field, on_read)
         return
-    find_end = _end_of_line if text_format == "jsonl" else _end_of_document
-    yield from _text_segments(path, first_bytes, segment_bytes, find_end, on_read)
+    lines_are_documents = text_format == "jsonl"
+    yield from _text_segments(path, first_bytes, segment_bytes, lines_are_documents, on_read)
 
 
 def read_shards(
@@ -126,9 +125,10 @@ def read_shards(
         yield shard
 
 
-def _text_segments(path, first_bytes, segment_bytes, find_end, on_read) -> Iterator[Segment]:
+def _text_segments(path, first_bytes, segment_bytes, lines_are_documents, on_read):
+    find_end = _end_of_line if lines_are_documents else _end_of_document
     data = bytearray()
-    line, continues = 1, False
+    line, last_line = 1, b""
     wanted = look_at = first_bytes
     for block in itertools.chain(blocks.read_blocks(path, on_read), [None]):
         if block is None:
@@ -136,37 +136,43 @@ def _text_segments(path, first_bytes, segment_bytes, find_end, on_read) -> Itera
         else:
             data += block
         while len(data) >= look_at:
-            end, inside = find_end(data, wanted, segment_bytes)
+            end = find_end(data, wanted, segment_bytes)
             if not end:
                 # Looking again after every block would make one endless line quadratic.
                 look_at = len(data) * 5 // 4 + 1
                 break
-            yield Segment(path, line, bytes(memoryview(data)[:end]), continues)
-            line += data.count(b"\n", 0, end)
-            del data[:end]
-            continues = inside
+            content = bytes(memoryview(data)[:end])
+            yield Segment(path, line, content, _continues(last_line, content))
+            line += content.count(b"\n")
+            if not lines_are_documents:
+                last_line = content[content.rfind(b"\n", 0, end - 1) + 1 :]
+            del data[:end], content
             wanted = look_at = segment_bytes
     if data:
-        yield Segment(path, line, bytes(data), continues)
+        yield Segment(path, line, bytes(data), _continues(last_line, data))
 
 
-def _end_of_line(data: bytearray, wanted: int, patience: int) -> tuple[int, bool]:
-    """Where the first line that reaches `wanted` bytes ends (0: not yet), and False."""
-    return data.find(b"\n", wanted - 1) + 1, False
+def _continues(last_line: bytes, content: bytes | bytearray) -> bool:
+    """Whether no blank line divides the content from the line before it."""
+    end = content.find(b"\n")
+    first_line = content if end < 0 else content[:end]
+    return bool(last_line.strip() and first_line.strip())
 
 
-def _end_of_document(data: bytearray, wanted: int, patience: int) -> tuple[int, bool]:
-    """Where to end a segment of `wanted` bytes of text (0: not yet), and if that is in a document.
+def _end_of_line(data: bytearray, wanted: int, patience: int) -> int:
+    """Where the first line that reaches `wanted` bytes ends; 0: not yet."""
+    return data.find(b"\n", wanted - 1) + 1
+
+
+def _end_of_document(data: bytearray, wanted: int, patience: int) -> int:
+    """Where to end a segment of `wanted` bytes of text; 0: not yet.
 
     That is the first blank line, if there is one within `patience` bytes, else the first line end.
     """
     blank = _BLANK_LINE.search(data, wanted - 1)
     if blank and blank.end() <= wanted + patience:
-        return blank.end(), False
-    if len(data) < wanted + patience:
-        return 0, False
-    line_end = _LINE_END.search(data, wanted - 1)
-    return (line_end.end(), True) if line_end else (0, False)
+        return blank.end()
+    return data.find(b"\n", wanted - 1) + 1 if len(data) >= wanted + patience else 0
 
 
 def _parquet_segments(path, first_bytes, segment_bytes, text_field, on_read) -> Iterator[Segment]:

@@ -1,0 +1,21 @@
+"""What many tests need and is costly to make."""
+
+import pathlib
+
+import pytest
+
+from kzoo import sample
+
+
+@pytest.fixture(scope="session")
+def vocabulary_folder(tmp_path_factory) -> pathlib.Path:
+    """A vocabulary of 600 pieces, trained on the sample corpus in German, English and Hindi."""
+    from kzoo.text.vocabulary_training import train_vocabulary
+
+    folder = tmp_path_factory.mktemp("vocabulary") / "sample"
+    files = {
+        language: [str(sample.folder() / f"train-{language}.txt")]
+        for language in ("de", "en", "hi")
+    }
+    train_vocabulary(files, 600, folder)
+    return folder

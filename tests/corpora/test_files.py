@@ -1,0 +1,97 @@
+"""Which files belong to which language, and what is said when none do."""
+
+import os
+
+import pytest
+
+from kzoo.corpora.files import find_files, replace_folder, written_aside
+from kzoo.errors import KzooError
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    for name in ("train-de.txt", "train-en.txt", "train-zh-Hant.txt", "dev-de.txt"):
+        (tmp_path / name).write_text("text\n")
+    for name in ("de/b.txt", "de/a.txt", "en/deep/down/c.txt"):
+        (tmp_path / "by_language" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "by_language" / name).write_text("text\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            "train-{lang}.txt",
+            {"de": ["train-de.txt"], "en": ["train-en.txt"], "zh-Hant": ["train-zh-Hant.txt"]},
+        ),
+        ("train-{lang}.t[xy]t", {"de": 1, "en": 1, "zh-Hant": 1}),
+        ("[!d]*-{lang}.txt", {"de": 1, "en": 1, "Hant": 1}),
+        ("by_language/{lang}/*.txt", {"de": ["by_language/de/a.txt", "by_language/de/b.txt"]}),
+        ("by_language/{lang}/**/*.txt", {"de": 2, "en": ["by_language/en/deep/down/c.txt"]}),
+        (
+            ["train-{lang}.txt", "by_language/{lang}/a.txt"],
+            {"de": ["train-de.txt", "by_language/de/a.txt"], "en": 1, "zh-Hant": 1},
+        ),
+        (
+            {"gsw": ["train-de.txt", "dev-*.txt"], "en": "train-en.txt"},
+            {"en": ["train-en.txt"], "gsw": ["train-de.txt", "dev-de.txt"]},
+        ),
+    ],
+)
+def test_files_are_found_by_language(corpus, source, expected):
+    found = find_files(source)
+    assert list(found) == sorted(expected)
+    for language, files in expected.items():
+        assert (found[language] if isinstance(files, list) else len(found[language])) == files
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        ("trian-{lang}.txt", ["trian-{lang}.txt", "holds train-"]),
+        ("nowhere/train-{lang}.txt", ["no file matches", "by_language"]),
+        ("train-de.txt", ["must contain {lang}"]),
+        ({"de": "train-{lang}.txt"}, ["'de'", "the key says the language"]),
+        ({"de": "train-fr.txt"}, ["'de'", "train-fr.txt", "train-de.txt"]),
+        (["train-{lang}.txt", "t*-{lang}.txt"], ["train-de.txt is named twice"]),
+        ({"de": "train-de.txt", "nds": "train-de.txt"}, ["languages de and nds"]),
+        ({}, ["no files of text"]),
+    ],
+)
+def test_what_is_not_found_or_found_twice_is_an_error(corpus, source, parts):
+    with pytest.raises(KzooError) as error:
+        find_files(source)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_the_same_file_under_two_names_is_found_out(corpus):
+    os.symlink(corpus / "train-de.txt", corpus / "train-nds.txt")
+    with pytest.raises(KzooError, match="de and nds"):
+        find_files("train-{lang}.txt")
+
+
+def test_a_file_appears_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "counts.json"
+    path.write_text("old")
+
+    def write_half():
+        with written_aside(str(path)) as aside, open(aside, "w") as file:
+            file.write("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["counts.json"]
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    for name in ("new", "data", "data.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "content").write_text(name)
+    replace_folder(str(tmp_path / "data"), str(tmp_path / "new"))
+    assert os.listdir(tmp_path) == ["data"]
+    assert (tmp_path / "data" / "content").read_text() == "new"
