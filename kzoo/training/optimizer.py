@@ -117,29 +117,32 @@ class AdamW:
             self.trained, gradients, self._decays, self._momenta, self._velocities, strict=True
         )
         for variable, gradient, decays, momentum, velocity in slots:
-            # One variable after the other: only one needs room for temporaries at a time. The
-            # handle is this replica's own copy, so every replica updates for itself.
+            # One variable after the other, so that only one needs room for a temporary at a time.
+            # The handle is this replica's own copy: every replica updates for itself.
             handle = variable.value.handle
+            decays = decays and self.weight_decay > 0
             with tf.control_dependencies(last):
-                gradient = factor * gradient
-            with tf.control_dependencies([gradient]):
-                if decays and self.weight_decay:
-                    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.value.dtype)
-                    decay = tf.raw_ops.AssignVariableOp(resource=handle, value=keep * value)
-                    last = [decay] if decay is not None else []
-            with tf.control_dependencies(last):
-                update = tf.raw_ops.ResourceApplyAdam(
-                    var=handle,
-                    m=momentum.value.handle,
-                    v=velocity.value.handle,
-                    lr=learning_rate,
-                    beta1=self.beta_1,
-                    beta2=self.beta_2,
-                    epsilon=self.epsilon,
-                    grad=gradient,
-                    **powers,
+                last = _operations(
+                    tf.raw_ops.ResourceApplyAdam(
+                        var=handle,
+                        m=momentum.value.handle,
+                        v=velocity.value.handle,
+                        lr=learning_rate / keep if decays else learning_rate,
+                        beta1=self.beta_1,
+                        beta2=self.beta_2,
+                        epsilon=self.epsilon,
+                        grad=factor * gradient,
+                        **powers,
+                    )
                 )
-            last = [update] if update is not None else []
+            if decays:
+                # After the step, since the gradient has then made room for the product: with the
+                # rate divided by `keep`, the order makes no difference to the result.
+                with tf.control_dependencies(last):
+                    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+                    last = _operations(
+                        tf.raw_ops.AssignVariableOp(resource=handle, value=keep * value)
+                    )
 
     def clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
         """[] float32: what brings a gradient of this global norm within `clip_norm`."""
@@ -151,6 +154,11 @@ class AdamW:
 def global_norm(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     """[] float32: √ of the sum of squares over all tensors; not finite if any element is not."""
     return tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
+
+
+def _operations(operation: tf.Operation | None) -> list[tf.Operation]:
+    """What the next operation in a graph depends on; run eagerly, there is nothing to name."""
+    return [] if operation is None else [operation]
 
 
 def _slot(name: str, variable: keras.Variable) -> keras.Variable:
