@@ -94,7 +94,8 @@ class Model(Section):
 
     pooler: Literal["dense", "first_token", "mean"] | None = "dense"
     """What `pooled_output` is: a tanh layer over the first position, that position as it is, the
-    mean over positions, or nothing. Masked-LM training does not train the tanh layer."""
+    mean over positions, or nothing. Masked-LM training would leave the tanh layer random, so
+    that a run has `mean` in its place."""
 
     project_embeddings: Literal["auto", True] = "auto"
     """`auto` leaves the projection E_in → H out where the two are equal; `true` keeps it."""
