@@ -1,12 +1,11 @@
 """Checks that compare keys with one another, or with the vocabulary, before any work."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kzoo.config.schema import Config, Corpus, Data, Model, Optimizer, Runtime, Trainer
 from kzoo.errors import KzooError
-from kzoo.text.special_pieces import SPECIAL_PIECES
 
 _LANGUAGE = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
 
@@ -35,26 +34,17 @@ def problems(config: Config) -> list[Problem]:
     ]
 
 
-def check_vocabulary(
-    config: Config, num_pieces: int, control_pieces: Collection[str], path: str
-) -> None:
+def check_vocabulary(config: Config, num_pieces: int, path: str) -> None:
     """Checks the vocabulary against the model, once it is known.
 
     Args:
         config: the whole configuration.
         num_pieces: pieces of the vocabulary.
-        control_pieces: its control and unknown pieces, as strings.
         path: where the vocabulary lies, for messages.
 
     Raises:
-        KzooError: the table has fewer rows than there are pieces, or a control piece is missing.
+        KzooError: the table has fewer rows than there are pieces.
     """
-    missing = [piece for piece in SPECIAL_PIECES if piece not in control_pieces]
-    if missing:
-        raise KzooError(
-            f"{path}: the vocabulary lacks the control pieces {', '.join(missing)}; "
-            "make one with python -m kzoo.vocabulary"
-        )
     rows = config.model.vocabulary_size
     if num_pieces > rows:
         raise KzooError(

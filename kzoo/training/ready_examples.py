@@ -10,7 +10,6 @@ from kzoo.corpora.examples import ExampleFiles
 from kzoo.corpora.files import find_files
 from kzoo.corpora.prepare import prepare
 from kzoo.errors import KzooError
-from kzoo.text.special_pieces import SPECIAL_PIECES
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.text.vocabulary_training import train_vocabulary
 
@@ -33,7 +32,8 @@ def ready_examples(config: Config) -> ExampleFiles:
             f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
             f"were prepared with {prepared}; set it to {prepared}, or prepare others"
         )
-    _check(config, examples.vocabulary())
+    vocabulary = examples.vocabulary()
+    check_vocabulary(config, vocabulary.size, vocabulary.source)
     return examples
 
 
@@ -63,7 +63,8 @@ def _make(config: Config) -> None:
             seed=config.data.seed,
             **reading,
         )
-    _check(config, Vocabulary.load(vocabulary))
+    loaded = Vocabulary.load(vocabulary)
+    check_vocabulary(config, loaded.size, loaded.source)
     info = prepare(
         train_files,
         held_out_files,
@@ -73,8 +74,3 @@ def _make(config: Config) -> None:
         **reading,
     )
     print(info.table(), file=sys.stderr)
-
-
-def _check(config: Config, vocabulary: Vocabulary) -> None:
-    # Loading has checked the special pieces.
-    check_vocabulary(config, vocabulary.size, SPECIAL_PIECES, vocabulary.source)
