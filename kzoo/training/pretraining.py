@@ -53,20 +53,14 @@ def pretrain(config: Config, model_dir: str) -> None:
             or the run cannot go on.
     """
     runtime = config.runtime
-    devices = runtime.devices if isinstance(runtime.devices, list) else None
     configure_runtime(
         precision=runtime.precision,
         threads=runtime.threads,
         deterministic=runtime.deterministic,
         num_logical_cpus=_num_logical_cpus(config),
     )
-    checkpoints = Checkpoints(
-        os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
-    )
-    checkpoints.claim()
-    _write_config(config, model_dir)
     examples = ready_examples(config)
-    strategy = make_strategy(runtime.strategy, devices)
+    strategy = make_strategy(runtime.strategy, _devices(config))
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope():
         model = build_model(config)
@@ -75,6 +69,11 @@ def pretrain(config: Config, model_dir: str) -> None:
     variables = [*model.variables, *optimizer.variables]
     if loss_scale is not None:
         variables += loss_scale.variables
+    # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
+    checkpoints = Checkpoints(
+        os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
+    )
+    checkpoints.claim()
     state = checkpoints.restore_latest(variables)
     _check_vocabulary_of_run(state, examples, model_dir)
     first_step, position = (state["step"], state["position"]) if state else (0, 0)
@@ -83,6 +82,7 @@ def pretrain(config: Config, model_dir: str) -> None:
         _write_preset(model, examples, model_dir, keep=True)
         return
 
+    _write_config(config, model_dir)
     source = _training_source(config, examples)
     _describe_run(config, model, optimizer, examples, source, first_step)
     with MetricWriter(model_dir, first_step if state else None) as writer:
@@ -132,6 +132,15 @@ def _num_logical_cpus(config: Config) -> int | None:
     if isinstance(devices, int) and not tf.config.list_physical_devices("GPU"):
         return devices
     return None
+
+
+def _devices(config: Config) -> list[str] | None:
+    """The names of the devices that were asked for; None where TensorFlow chooses."""
+    devices = config.runtime.devices
+    if isinstance(devices, int):
+        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        return [f"{kind}:{index}" for index in range(devices)]
+    return devices
 
 
 def _write_config(config: Config, model_dir: str) -> None:
