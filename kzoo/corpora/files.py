@@ -13,6 +13,8 @@ from kzoo.errors import KzooError
 
 LANGUAGE = "{lang}"
 
+TEMPORARY_SUFFIX = ".tmp"
+
 _LANGUAGE_CODE = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 _SHOWN_NEIGHBOURS = 6
 
@@ -39,7 +41,7 @@ def size_bytes(path: str) -> int:
 @contextlib.contextmanager
 def written_aside(path: str) -> Iterator[str]:
     """Yields a path to write to, which takes the place of `path` if all goes well."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.getpid()}{TEMPORARY_SUFFIX}"
     try:
         yield temporary
         os.replace(temporary, path)

@@ -9,6 +9,7 @@ It stands beside the final folder, which appears whole, by one rename, when all 
 
 import contextlib
 import dataclasses
+import glob
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import numpy as np
 from kzoo.corpora import examples
 from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo, partial_folder
 from kzoo.corpora.encoding import EncodedShard
-from kzoo.corpora.files import replace_folder, written_aside
+from kzoo.corpora.files import TEMPORARY_SUFFIX, replace_folder, written_aside
 from kzoo.corpora.records import load_record, save_record
 from kzoo.corpora.request import Request
 from kzoo.errors import KzooError
@@ -176,6 +177,9 @@ class PartialFolder:
         """Removes what only the making needed, and moves the folder into place."""
         for split, language, shard, _ in _shards(info):
             _remove(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+        # Of workers that were killed.
+        for name in glob.glob("**/*" + TEMPORARY_SUFFIX, root_dir=self.folder, recursive=True):
+            _remove(self._path(name))
         _remove(self._path(REQUEST_FILE))
         replace_folder(self.output, self.folder)
 

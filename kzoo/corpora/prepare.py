@@ -265,7 +265,7 @@ def _language_info(
     bad_lines = info.replaced_lines + info.skipped_lines
     if bad_lines:
         _LOG.warning(
-            "warning: %s lines of %s (%s) could not be read as they were: %s",
+            "%s lines of %s (%s) could not be read as they were: %s",
             f"{bad_lines:,}",
             language,
             split,

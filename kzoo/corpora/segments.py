@@ -118,7 +118,7 @@ def read_shards(
                 shard, filled = [], 0
         if not has_text:
             empty.append(path)
-            _LOG.warning("warning: %s holds no text, only blanks or nothing at all", path)
+            _LOG.warning("%s holds no text, only blanks or nothing at all", path)
     if len(empty) == len(paths):
         raise KzooError(f"there is no text in {', '.join(paths)}: only blanks, or nothing at all")
     if shard:

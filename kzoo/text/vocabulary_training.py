@@ -79,12 +79,14 @@ def train_vocabulary(
     infos = {language: [FileInfo.of(path) for path in paths] for language, paths in files.items()}
     if not _is_there(output, settings, infos, overwrite):
         folder = output + ".partial"
+        _make_empty(folder)
         try:
-            _make_empty(folder)
             _train_in(folder, settings, infos)
             replace_folder(output, folder)
         except OSError as error:
             raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     return Vocabulary.load(output)
 
 
@@ -117,7 +119,10 @@ def _make_empty(folder: str) -> None:
         if strange := sorted(name for name in names if not name.startswith(_OUR_FILES)):
             raise KzooError(f"{folder} is in the way: it holds {strange[0]}; move it")
         shutil.rmtree(folder)
-    os.makedirs(folder)
+    try:
+        os.makedirs(folder)
+    except OSError as error:
+        raise KzooError(f"cannot make {folder}: {error.strerror}") from error
 
 
 def _train_in(folder: str, settings: VocabularySettings, infos: _FileInfos) -> None:
