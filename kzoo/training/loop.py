@@ -85,7 +85,7 @@ class TrainingLoop:
         """Trains until the last step, or until the process is asked to stop.
 
         Args:
-            first_step: updates made so far.
+            first_step: updates made so far, fewer than the last step.
             position: examples seen so far.
 
         Returns:
@@ -95,7 +95,7 @@ class TrainingLoop:
             KzooError: a loss or a gradient is not finite, or something cannot be written.
         """
         steps, interval = self._settings.train_steps, _Interval()
-        step, unread, pause = first_step, [], _Pause()
+        step, unread, pause, ends = first_step, [], _Pause(), False
         with (
             _asked_to_stop() as stop,
             contextlib.closing(self._data.batches_from(position)) as batches,
@@ -103,7 +103,9 @@ class TrainingLoop:
                 steps, first_step=first_step, line_interval=self._settings.log_interval
             ) as progress,
         ):
-            while step < steps and not stop:
+            # A signal that comes after `ends` is set stops the next step, so that the last step
+            # taken is always one that is read, reported and saved.
+            while not ends:
                 metrics = self._step(next(batches), step, self._learning_rate(step))
                 step, position = step + 1, position + self._data.global_batch_size
                 unread.append(metrics)
@@ -119,7 +121,7 @@ class TrainingLoop:
                     pause = _Pause()
                 with pause:
                     self._between_steps(step, position, ends, finished=step == steps)
-            if stop and step < steps:
+            if step < steps:
                 print(
                     f"stopped by {stop[0]} after step {step:,}, which is saved; the same command "
                     "goes on from there",
