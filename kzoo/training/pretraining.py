@@ -79,11 +79,12 @@ def pretrain(config: Config, model_dir: str) -> None:
     first_step, position = (state["step"], state["position"]) if state else (0, 0)
     if first_step >= config.trainer.train_steps:
         print(f"the run in {model_dir} is finished: it has made {first_step:,} steps")
-        _write_preset(model, examples, model_dir, keep=True)
+        # Again, since a kill may have come between the last checkpoint and its preset.
+        _write_preset(model, examples, model_dir)
         return
 
-    _write_config(config, model_dir)
     source = _training_source(config, examples)
+    _write_config(config, model_dir)
     _describe_run(config, model, optimizer, examples, source, first_step)
     with MetricWriter(model_dir, first_step if state else None) as writer:
         evaluation = _build_evaluation(config, model, examples, source, strategy)
@@ -318,12 +319,14 @@ def _describe_run(
     print("\n".join(lines), file=sys.stderr)
 
 
-def _write_preset(
-    model: RemBertMaskedLM, examples: ExampleFiles, model_dir: str, *, keep: bool = False
-) -> None:
-    """Writes `MODEL_DIR/preset/`, or with `keep` leaves one that is there."""
+def _write_preset(model: RemBertMaskedLM, examples: ExampleFiles, model_dir: str) -> None:
+    """Writes `MODEL_DIR/preset/`, in the place of an older one."""
     folder = os.path.join(model_dir, PRESET_FOLDER)
-    if keep and os.path.exists(folder):
-        return
     tokenizer = RemBertTokenizer(os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE))
-    save_preset(model, tokenizer, folder, overwrite=True)
+    try:
+        save_preset(model, tokenizer, folder, overwrite=True)
+    except OSError as error:
+        raise KzooError(
+            f"cannot write {folder}: {reason(error)}. The last checkpoint is whole: mend that, "
+            "and the same command writes the preset from it"
+        ) from error
