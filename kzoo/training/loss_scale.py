@@ -4,11 +4,14 @@ import keras
 import tensorflow as tf
 
 INITIAL_SCALE = 2.0**15
+LOWEST_SCALE = 1.0
 GROWTH_INTERVAL = 2000
 
 
 class DynamicLossScale:
     """Doubles after `GROWTH_INTERVAL` good updates, halves after one that is not finite.
+
+    It begins at `INITIAL_SCALE` and does not fall below `LOWEST_SCALE`, which scales nothing.
 
     Its two variables belong to the checkpoint: a resumed run goes on with the same scale.
     """
@@ -36,10 +39,9 @@ class DynamicLossScale:
         good_steps = tf.convert_to_tensor(self._good_steps.value) + 1
         grown = good_steps >= GROWTH_INTERVAL
         scale = self.value
-        _assign(
-            self._scale,
-            tf.where(finite, tf.where(grown, 2.0 * scale, scale), tf.maximum(1.0, 0.5 * scale)),
-        )
+        higher = tf.where(grown, 2.0 * scale, scale)
+        lower = tf.maximum(LOWEST_SCALE, 0.5 * scale)
+        _assign(self._scale, tf.where(finite, higher, lower))
         _assign(self._good_steps, tf.where(finite & ~grown, good_steps, 0))
 
 

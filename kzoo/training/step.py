@@ -9,7 +9,7 @@ import tensorflow as tf
 from kzoo.layers.dropout import dropout_seed
 from kzoo.layers.vocabulary_loss import vocabulary_loss
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.training.loss_scale import DynamicLossScale
+from kzoo.training.loss_scale import LOWEST_SCALE, DynamicLossScale
 from kzoo.training.optimizer import AdamW, global_norm
 
 # What the step takes of a batch; the rest (the languages) is for evaluation.
@@ -37,7 +37,7 @@ class TrainingStep:
 
     Once a loss or a gradient is not finite, this and all later updates leave the weights alone
     (`healthy` is handed from step to step on the device); the caller may look as late as it
-    likes. Under a loss scale such an update is skipped and the next ones go on.
+    likes. Under a loss scale such an update is only skipped, as long as the scale can shrink.
 
     Args:
         model: what is trained.
@@ -108,7 +108,9 @@ class TrainingStep:
         gradients, sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [gradients, sums])
         norm = global_norm(gradients) / scale
         finite = tf.math.is_finite(norm) & tf.math.is_finite(sums[0])
-        healthy = healthy & finite if self._loss_scale is None else healthy
+        # A scale that has shrunk to the lowest is not what made the numbers overflow.
+        excused = False if self._loss_scale is None else scale > LOWEST_SCALE
+        healthy = healthy & (finite | excused)
 
         def update():
             self._optimizer.apply(
