@@ -265,8 +265,8 @@ def _language_info(
     bad_lines = info.replaced_lines + info.skipped_lines
     if bad_lines:
         _LOG.warning(
-            "%s lines of %s (%s) could not be read as they were: %s",
-            f"{bad_lines:,}",
+            "%s of %s (%s) could not be read: %s",
+            "1 line" if bad_lines == 1 else f"{bad_lines:,} lines",
             language,
             split,
             "; ".join(places[:_SHOWN_PLACES]) + ("; …" if bad_lines > _SHOWN_PLACES else ""),
