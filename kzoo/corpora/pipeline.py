@@ -4,19 +4,12 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-from absl import logging
+import grain
 
 from kzoo.corpora.batching import Batch, Example, pad_batch
 from kzoo.corpora.held_out_examples import HeldOutExamples
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
-
-# Grain warns, once, that it has not found JAX, which nothing here needs.
-_verbosity = logging.get_verbosity()
-logging.set_verbosity(logging.ERROR)
-import grain  # noqa: E402
-
-logging.set_verbosity(_verbosity)
 
 
 def batches(
