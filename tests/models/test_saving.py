@@ -7,17 +7,14 @@ import pytest
 
 from kzoo import KzooError, RemBertTokenizer
 from kzoo.models.saving import load_preset, save_preset
-from tests import paths, reference
+from kzoo.text.vocabulary import MODEL_FILE
+from tests import reference
 from tests.models import shapes
-
-pytestmark = paths.needs_shared
-
-VOCABULARY = paths.SHARED / "peers" / "sentencepiece" / "control_symbols.model"
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return RemBertTokenizer(str(VOCABULARY))
+def tokenizer(vocabulary_folder):
+    return RemBertTokenizer(str(vocabulary_folder / MODEL_FILE))
 
 
 @pytest.fixture
