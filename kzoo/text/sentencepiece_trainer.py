@@ -40,10 +40,14 @@ class TrainerReport(NamedTuple):
     covered: float
 
 
-def train(settings: dict[str, Any], on_progress: Callable[[str], object]) -> TrainerReport:
+def train(
+    folder: str, settings: dict[str, Any], on_progress: Callable[[str], object]
+) -> TrainerReport:
     """Trains a model.
 
     Args:
+        folder: where the trainer works. Its settings become part of the model: paths in them that
+            are relative to this folder keep the model free of where it was made.
         settings: the trainer's own, such as `input`, `model_prefix` and `vocab_size`.
         on_progress: called now and then with a few words about how far it is.
 
@@ -54,6 +58,7 @@ def train(settings: dict[str, Any], on_progress: Callable[[str], object]) -> Tra
     found = {"sentences": 0, "characters": 0, "covered": 0.0}
     with subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM],
+        cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -38,7 +38,8 @@ class Vocabulary:
         self.model = model
         self.source = source
         try:
-            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self.processor = sentencepiece.SentencePieceProcessor()
+            self.processor.LoadFromSerializedProto(model)
             self.size: int = self.processor.get_piece_size()
         except (RuntimeError, ValueError) as error:
             raise KzooError(f"{source} is not a SentencePiece model") from error

@@ -137,9 +137,7 @@ def _train_in(folder: str, settings: VocabularySettings, infos: _FileInfos) -> N
             for language, files in infos.items()
         }
         counts = _write_sample(sample, settings, infos, sentences, progress)
-        report = sentencepiece_trainer.train(
-            _trainer_settings(settings, folder, sample), progress.say
-        )
+        report = sentencepiece_trainer.train(folder, _trainer_settings(settings), progress.say)
     os.remove(sample)
     os.remove(os.path.join(folder, _MODEL_PREFIX + ".vocab"))
     info = VocabularyInfo(
@@ -209,10 +207,10 @@ def _write_sample(
         }
 
 
-def _trainer_settings(settings: VocabularySettings, folder: str, sample: str) -> dict[str, Any]:
+def _trainer_settings(settings: VocabularySettings) -> dict[str, Any]:
     return {
-        "input": [sample],
-        "model_prefix": os.path.join(folder, _MODEL_PREFIX),
+        "input": [_SAMPLE_FILE],
+        "model_prefix": _MODEL_PREFIX,
         "model_type": "unigram",
         "vocab_size": settings.size,
         "character_coverage": settings.character_coverage,
