@@ -61,7 +61,9 @@ def write_records(path: str, records: Sequence[bytes]) -> None:
             writer.write(record)
         writer.close()
     except (OSError, RuntimeError, ValueError) as error:
-        raise KzooError(f"cannot write {path}: {error}") from error
+        # The rest says where in the library.
+        reason = str(error).split(";")[0]
+        raise KzooError(f"cannot write {path}: {reason}") from error
 
 
 class ExampleFiles:

@@ -6,6 +6,7 @@ process of its own we get the log to ourselves, and an error that can be reporte
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,8 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sentencepiece.SentencePieceTrainer.train(**json.load(sys.stdin))
 """
 _KEPT_LINES = 20
+# The trainer does not say why it could not write.
+_LITTLE_BYTES = 65_536
 
 
 class TrainerReport(NamedTuple):
@@ -74,6 +77,8 @@ def train(
         finally:
             process.kill()
     if process.returncode:
+        if shutil.disk_usage(folder).free < _LITTLE_BYTES:
+            raise KzooError(f"cannot write the vocabulary in {folder}: the disk is full")
         raise KzooError(_why_failed(process.returncode, "".join(log), settings))
     return TrainerReport(**found)
 
