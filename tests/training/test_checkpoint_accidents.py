@@ -1,21 +1,8 @@
 """Checkpoints through kills, a full disk, and a change of strategy, each in real processes."""
 
-import subprocess
-
 import pytest
 
-from tests.training.subprocesses import run_python
-
-NAMESPACE = ("unshare", "--map-root-user", "--mount")
-
-
-def _can_mount() -> bool:
-    try:
-        command = [*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
+from tests.training.subprocesses import NAMESPACE, can_mount, run_python
 
 KILLS = """
 import logging, os, random, signal, struct, sys, time
@@ -192,7 +179,7 @@ def test_a_process_killed_while_saving_loses_no_finished_checkpoint(tmp_path):
     assert log.read_text() == ""
 
 
-@pytest.mark.skipif(not _can_mount(), reason="needs the right to mount a small file system")
+@pytest.mark.skipif(not can_mount(), reason="needs the right to mount a small file system")
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path):
     run_python(FULL_DISK, tmp_path, prefix=NAMESPACE)
 

@@ -9,6 +9,7 @@ from kzoo import KzooError
 from kzoo.training.optimizer import AdamW, decayed_variables, global_norm
 from kzoo.training.step import trainable_weights
 from tests.models import shapes
+from tests.training.numpy_adamw import NumpyAdamW
 
 SHAPES = {"kernel": (5, 7), "bias": (7,), "table": (11, 3)}
 
@@ -40,31 +41,6 @@ def _update(optimizer: AdamW, gradients, step: int, learning_rate: float) -> Non
     )
 
 
-class _NumpyAdamW:
-    """The formulas of the docstring, in float64."""
-
-    def __init__(self, weights, decays, beta_1, beta_2, epsilon, weight_decay, clip_norm):
-        self.weights = [weight.astype(np.float64) for weight in weights]
-        self.m = [np.zeros_like(weight) for weight in self.weights]
-        self.v = [np.zeros_like(weight) for weight in self.weights]
-        self.decays = decays
-        self.settings = beta_1, beta_2, epsilon, weight_decay, clip_norm
-
-    def update(self, gradients, step, rate):
-        beta_1, beta_2, epsilon, weight_decay, clip_norm = self.settings
-        norm = np.sqrt(sum((gradient.astype(np.float64) ** 2).sum() for gradient in gradients))
-        factor = 1.0 if clip_norm is None else min(1.0, clip_norm / norm)
-        t = step + 1
-        for i, gradient in enumerate(gradients):
-            gradient = factor * gradient.astype(np.float64)
-            if self.decays[i]:
-                self.weights[i] *= 1 - rate * weight_decay
-            self.m[i] = beta_1 * self.m[i] + (1 - beta_1) * gradient
-            self.v[i] = beta_2 * self.v[i] + (1 - beta_2) * gradient**2
-            correction = np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-            self.weights[i] -= rate * correction * self.m[i] / (np.sqrt(self.v[i]) + epsilon)
-
-
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("clip_norm", [0.1, 8.0, None])
 def test_several_updates_equal_a_plain_computation(clip_norm, graph):
@@ -72,7 +48,7 @@ def test_several_updates_equal_a_plain_computation(clip_norm, graph):
     variables = _variables()
     settings = {"beta_1": 0.8, "beta_2": 0.98, "epsilon": 1e-3, "weight_decay": 0.3}
     decays = [True, False, True]
-    expected = _NumpyAdamW(_values(variables), decays, **settings, clip_norm=clip_norm)
+    expected = NumpyAdamW(_values(variables), decays, **settings, clip_norm=clip_norm)
     optimizer = AdamW(variables, [variables[0], variables[2]], **settings, clip_norm=clip_norm)
     update = tf.function(_update) if graph else _update
     for step, rate in enumerate((0.1, 0.2, 0.05, 0.15)):
