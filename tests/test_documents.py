@@ -1,0 +1,293 @@
+"""What the documents say is so: commands, settings, links, tables, messages."""
+
+import ast
+import configparser
+import copy
+import gzip
+import importlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from absl import flags
+
+from kzoo import config, sample
+from tests import markdown
+from tests.markdown import Command
+from tests.paths import REPOSITORY
+
+README = REPOSITORY / "README.md"
+PRETRAIN = REPOSITORY / "docs" / "pretrain.md"
+DOCUMENTS = markdown.documents()
+COMMANDS = [command for path in DOCUMENTS for command in markdown.commands(path)]
+PRINTED = re.compile(
+    r"<!-- Printed by python -m kzoo.zoo --markdown; do not edit by hand. -->\n\n(.*)\n"
+    r"<!-- End of the printed part. -->",
+    re.DOTALL,
+)
+# What shortens a command of the documents that is run here; the last of equal flags wins.
+SHORTER = {
+    "kzoo.vocabulary": ["--size=2000"],
+    "kzoo.prepare": ["--workers=1"],
+    "kzoo.pretrain": [
+        *("--set=trainer.train_steps=2", "--set=optimizer.warmup_steps=1"),
+        *("--set=trainer.log_interval=1", "--set=trainer.validation_steps=1"),
+        "--set=data.global_batch_size=8",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A folder in which the documents' commands find what they find in a clone, and `corpus/`."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("configs", "kzoo"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    (folder / "corpus").mkdir()
+    for source in sample.folder().glob("*.txt"):
+        documents = source.read_text("utf-8").split("\n\n")
+        lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
+        (folder / "corpus" / f"{source.stem}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "my.yaml").write_text(_block_after(PRETRAIN, "`my.yaml`"), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sample_run(clone) -> Path:
+    """The run that the README's first command makes, with fewer steps."""
+    [command] = [c for c in markdown.commands(README) if "configs/sample.yaml" in c.words]
+    _run(command, clone)
+    return clone / "runs" / "sample"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_command_is_one_that_there_is(command, clone):
+    program, *arguments = command.words
+    program = program.removeprefix(".venv/bin/")
+    if program in ("python", "python3.11"):
+        _check_python(arguments, clone)
+    elif program == "pip":
+        _check_pip(arguments)
+    else:
+        assert program in ("ruff", "tensorboard"), "teach this test what the command does"
+        assert shutil.which(program, path=os.path.dirname(sys.executable))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(path):
+    dead = []
+    for link in markdown.links(path):
+        target, _, anchor = link.partition("#")
+        file = (path.parent / target).resolve() if target else path
+        if not file.exists() or (anchor and anchor not in markdown.anchors(file)):
+            dead.append(link)
+    assert not dead
+
+
+def test_readme_has_the_table_that_zoo_prints():
+    printed = _python("-m", "kzoo.zoo", "--markdown", folder=REPOSITORY)
+    found = PRINTED.search(README.read_text("utf-8"))
+    assert found, "the marks around the table of models are gone"
+    assert found[1].strip() == printed.strip(), "put the output of kzoo.zoo --markdown there"
+
+
+def test_readme_says_how_many_models_there_are():
+    models = PRINTED.search(README.read_text("utf-8"))[1].count("\n| `")
+    assert f"<summary>{models} shapes:" in README.read_text("utf-8")
+
+
+def test_ci_runs_the_second_command_of_the_readme():
+    script = (REPOSITORY / ".ci" / "run").read_text("utf-8").replace('"$venv', ".venv")
+    script = script.replace('"', "")
+    block = markdown.blocks(README, "sh")[1].text.replace("\\\n ", "")
+    places = [script.find(f"\n{part.strip()}\n") for part in block.split("&&")]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_first_command_of_the_readme_leaves_what_its_table_says(sample_run):
+    cells = markdown.table_column(README.read_text("utf-8"), "in `runs/sample/`")
+    names = [name.rstrip("/") for cell in cells for name in markdown.code_spans(cell)]
+    assert sorted(names) == sorted(os.listdir(sample_run))
+
+
+def test_first_command_of_the_readme_says_that_a_finished_run_is_finished(sample_run, clone):
+    [command] = [c for c in markdown.commands(README) if "configs/sample.yaml" in c.words]
+    assert "is finished" in _run(command, clone)
+
+
+def test_python_of_the_readme_runs(sample_run, clone):
+    for block in markdown.blocks(README, "python"):
+        _python("-c", block.text, folder=clone)
+
+
+def test_picture_of_the_readme_is_drawn(sample_run, clone):
+    [command] = [c for c in markdown.commands(README) if "kzoo.training.plots" in c.words]
+    _run(command, clone)
+    assert (clone / command.words[-1]).read_text("utf-8").startswith("<?xml")
+
+
+def test_metrics_are_those_of_the_table_in_the_guide(sample_run):
+    lines = map(json.loads, (sample_run / "metrics.jsonl").read_text("utf-8").splitlines())
+    written = {name for line in lines for name in line} - {"split"}
+    cells = markdown.table_column(PRETRAIN.read_text("utf-8"), "name")
+    described = {name for cell in cells for name in markdown.code_spans(cell)}
+    languages = "|".join(sample.LANGUAGES)
+    assert {re.sub(f"/({languages})$", "/de", name) for name in written} == described
+
+
+def test_steps_of_the_guide_run_one_after_the_other(clone):
+    steps = ("kzoo.vocabulary", "kzoo.prepare", "kzoo.pretrain")
+    first = {}
+    for command in markdown.commands(PRETRAIN):
+        if command.words[:2] == ["python", "-m"] and command.words[2] in steps:
+            first.setdefault(command.words[2], command)
+    assert tuple(first) == steps
+    for command in first.values():
+        _run(command, clone)
+    assert (clone / "runs" / "mini" / "preset").is_dir()
+
+
+def test_yaml_of_the_guide_loads(tmp_path):
+    blocks = markdown.blocks(PRETRAIN, "yaml")
+    assert blocks
+    for block in blocks:
+        file = tmp_path / "block.yaml"
+        file.write_text(block.text, "utf-8")
+        config.load([str(REPOSITORY / "configs" / "mini.yaml"), str(file)])
+
+
+@pytest.mark.parametrize("path", [README, PRETRAIN], ids=["README", "pretrain"])
+def test_settings_in_running_text_exist(path):
+    sections = config.Config.model_fields
+    pattern = re.compile(rf"(--set )?(({'|'.join(sections)})\.(\w+).*)")
+    found = [pattern.fullmatch(span) for span in markdown.code_spans(markdown.prose(path))]
+    assert any(found)
+    for is_override, setting, section, key in (match.groups() for match in found if match):
+        assert key in sections[section].annotation.model_fields
+        if is_override:
+            file = str(REPOSITORY / "configs" / "mini.yaml")
+            config.load([file], [setting.replace("NAME", "mini")])
+
+
+def test_messages_in_the_table_of_errors_are_in_the_code():
+    code = _strings_of_the_code()
+    cells = markdown.table_column(PRETRAIN.read_text("utf-8"), "message")
+    missing = [
+        part
+        for cell in cells
+        for part in re.split(r"`…`|`, `", cell.strip("`"))
+        if part not in code
+    ]
+    assert len(cells) > 20
+    assert not missing
+
+
+def test_files_that_the_page_on_the_code_names_exist():
+    text = (REPOSITORY / "docs" / "how_it_works.md").read_text("utf-8")
+    names = set(re.findall(r"[\w/]+\.py\b", text)) - {"kzoo/NAME.py"}
+    folders = (REPOSITORY, REPOSITORY / "kzoo")
+    assert len(names) > 40
+    assert not [name for name in names if not any((path / name).exists() for path in folders)]
+
+
+def test_benchmarks_are_all_in_their_table():
+    programs = {
+        path.name
+        for path in (REPOSITORY / "benchmarks").glob("*.py")
+        if "__main__" in path.read_text("utf-8")
+    }
+    linked = set(markdown.links(REPOSITORY / "benchmarks" / "README.md"))
+    assert programs <= linked
+
+
+def _block_after(path: Path, words: str) -> str:
+    """The first YAML block behind some words."""
+    rest = path.read_text("utf-8").partition(words)[2]
+    return re.search(r"```yaml\n(.*?)```", rest, re.DOTALL)[1]
+
+
+def _run(command: Command, folder: Path) -> str:
+    """Runs a `python -m kzoo.…` of a document, made shorter; returns what it printed."""
+    module = command.words[2]
+    return _python(*command.words[1:], *SHORTER.get(module, []), folder=folder)
+
+
+def _python(*arguments: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _check_python(arguments: list[str], clone: Path) -> None:
+    if arguments[0] != "-m":
+        _parse(_module_of_file(REPOSITORY / arguments[0]).FLAGS, arguments[1:])
+    elif arguments[1] in ("venv", "pytest"):
+        paths = [word for word in arguments[2:] if "/" in word]
+        assert all((REPOSITORY / path).exists() for path in paths)
+    else:
+        module = importlib.import_module(arguments[1])
+        if not hasattr(module, "FLAGS"):
+            assert not arguments[2:]
+            return
+        values = _parse(module.FLAGS, arguments[2:])
+        if "config" in values:
+            config.load([str(clone / file) for file in values["config"]], values["set"])
+
+
+def _parse(flag_values: flags.FlagValues, arguments: list[str]) -> dict[str, object]:
+    """The values of a command's flags, which it must know."""
+    parsed = copy.deepcopy(flag_values)
+    assert parsed(["program", *arguments])[1:] == []
+    return parsed.flag_values_dict()
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    """A benchmark, which is a program and not part of a package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _check_pip(arguments: list[str]) -> None:
+    assert arguments[:3] == ["install", "-c", "constraints.txt"]
+    assert (REPOSITORY / "constraints.txt").exists()
+    *editable, requirement = arguments[3:]
+    if editable:
+        assert editable == ["-e"]
+        setup = configparser.ConfigParser()
+        setup.read(REPOSITORY / "setup.cfg")
+        extras = re.fullmatch(r"\.(?:\[(.*)\])?", requirement)[1]
+        assert set(extras.split(",") if extras else []) <= set(setup["options.extras_require"])
+    else:
+        assert requirement == "tensorflow[and-cuda]"
+
+
+def _strings_of_the_code() -> str:
+    """Every string in the package, f-strings as their constant parts."""
+    strings = [
+        node.value
+        for path in (REPOSITORY / "kzoo").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return "\n".join(strings)
