@@ -29,9 +29,11 @@ from kzoo.text.vocabulary import Vocabulary
 PIECE_COUNTS_FILE = "piece_counts.npz"
 VOCABULARY_FOLDER = "vocabulary"
 
-# Groups of 16 windows compress to a third of their size and still read at 80,000 random windows a
-# second; groups of one, ArrayRecord's usual advice, do neither: each pays for a chunk of its own.
-_WRITER_OPTIONS = "group_size:16,zstd:1"
+# Groups of 16 windows, in Snappy, take two thirds of the space of groups of one, ArrayRecord's
+# usual advice, and are read four times as fast in random order: each group is a chunk with a header
+# of its own. Zstandard saves another fifth, but takes twice the time to write and a third more to
+# read.
+_WRITER_OPTIONS = "group_size:16,snappy"
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _READER_BUFFER_BYTES = 32_768
 

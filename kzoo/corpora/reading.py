@@ -6,6 +6,7 @@ Blank lines are left out, and so are documents that have no other lines.
 """
 
 import dataclasses
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -122,26 +123,21 @@ def _documents_of_lines(lines: Iterator[tuple[int, str]]) -> Iterator[Document]:
 
 def _lines(text: str) -> Document:
     """The lines of a document that came as one string, without blank ones."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return [line for line in lines if line and not line.isspace()]
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+    return [line for line in text.split("\n") if line and not line.isspace()]
 
 
 def _decoded_lines(segment: Segment, bad_text: BadText) -> Iterator[tuple[int, str]]:
     """The lines of a text segment with their numbers, without their ends."""
-    try:
-        lines = segment.content.decode().split("\n")
-    except UnicodeDecodeError:
-        yield from _decoded_one_by_one(segment, bad_text)
-        return
-    for number, line in enumerate(lines, segment.first_line):
-        yield number, line.removesuffix("\r")
-
-
-def _decoded_one_by_one(segment: Segment, bad_text: BadText) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(segment.content.split(b"\n"), segment.first_line):
-        text = _decode(line.removesuffix(b"\r"), f"{segment.path}, line {number}", bad_text)
-        if text is not None:
-            yield number, text
+    for number, line in enumerate(io.BytesIO(segment.content), segment.first_line):
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield number, line.decode()
+        except UnicodeDecodeError:
+            text = _decode(line, f"{segment.path}, line {number}", bad_text)
+            if text is not None:
+                yield number, text
 
 
 def _decode(data: bytes, where: str, bad_text: BadText) -> str | None:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import os
 
 import numpy as np
@@ -103,9 +104,16 @@ class Vocabulary:
         """The piece ids of `text`, without `[CLS]` and `[SEP]`: int32 [number of pieces]."""
         return self.processor.encode_as_numpy(text)
 
-    def encode_lines(self, lines: list[str]) -> list[np.ndarray]:
-        """Encodes many lines in one call, on one thread: an int32 array for each line."""
-        return self.processor.encode_as_numpy(lines, num_threads=1)
+    def encode_lines(self, lines: list[str]) -> tuple[np.ndarray, list[int]]:
+        """Encodes many lines in one call, on one thread.
+
+        Returns:
+            The piece ids of all lines, one after the other: int32 [sum of the numbers]; and the
+            number of pieces of each line.
+        """
+        encoded = self.processor.encode_as_ids(lines, num_threads=1)
+        lengths = [len(ids) for ids in encoded]
+        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, sum(lengths)), lengths
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

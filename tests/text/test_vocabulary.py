@@ -56,7 +56,10 @@ def test_encoding_gives_what_sentencepiece_gives(vocabulary_folder):
     lines = ["The market", "", "बाज़ार में", "[MASK] </s>"]
     expected = vocabulary.processor.encode(lines)
     assert [vocabulary.encode(line).tolist() for line in lines] == expected
-    assert [ids.tolist() for ids in vocabulary.encode_lines(lines)] == expected
+    token_ids, lengths = vocabulary.encode_lines(lines)
+    assert token_ids.tolist() == [token_id for line in expected for token_id in line]
+    assert lengths == [len(line) for line in expected]
+    assert vocabulary.encode_lines([])[0].dtype == np.int32
 
 
 def test_a_vocabulary_can_be_pickled_and_saved(vocabulary_folder, tmp_path):
