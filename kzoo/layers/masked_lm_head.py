@@ -1,6 +1,7 @@
 """From hidden vectors to a logit for each piece of the vocabulary."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -98,6 +99,12 @@ class MaskedLMHead(keras.layers.Layer):
         tokens = ops.reshape(transformed, (-1, self.output_embedding_dim))
         logits = tf.matmul(tokens, tf.convert_to_tensor(self.table), transpose_b=True) + self.bias
         return ops.reshape(logits, (*ops.shape(hidden)[:-1], self.vocabulary_size))
+
+    def save_own_variables(self, store) -> None:
+        """Saves what Keras would save, without a second copy of the table on the way."""
+        own = [self.bias] if self.tied_embedding is not None else [self._table, self.bias]
+        for index, variable in enumerate(own):
+            store[str(index)] = np.asarray(tf.convert_to_tensor(variable))
 
     def compute_output_shape(self, hidden_shape):
         return (*hidden_shape[:-1], self.vocabulary_size)
