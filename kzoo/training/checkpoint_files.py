@@ -182,14 +182,20 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
     sync(path)
 
 
-def check_free_space(folder: str, needed_bytes: int) -> None:
-    """Raises `KzooError` if a local folder's disk has no room for `needed_bytes`."""
+def check_free_space(folder: str, needed_bytes: int, what: str = "a checkpoint") -> None:
+    """Raises `KzooError` if a local folder's disk has no room for `needed_bytes`.
+
+    Args:
+        folder: an existing folder; nothing is checked on object storage.
+        needed_bytes: how much room it takes.
+        what: what is to be written, for the message.
+    """
     if is_remote(folder):
         return
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
         raise KzooError(
-            f"no room for a checkpoint in {folder}: it needs {needed_bytes / 1e6:,.1f} MB and "
+            f"no room for {what} in {folder}: it needs {needed_bytes / 1e6:,.1f} MB and "
             f"{free_bytes / 1e6:,.1f} MB are free. The checkpoints that are there stay as they "
             "are: free some space, or keep fewer of them, and start the run again"
         )

@@ -22,7 +22,7 @@ from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.saving import save_preset
 from kzoo.text.tokenizer import RemBertTokenizer
 from kzoo.text.vocabulary import MODEL_FILE
-from kzoo.training.checkpoint_files import reason
+from kzoo.training import checkpoint_files
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.flops import peak_flops_per_second, training_flops
@@ -64,7 +64,7 @@ def pretrain(config: Config, model_dir: str) -> None:
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope():
         model = build_model(config)
-        optimizer = _build_optimizer(config, model)
+        optimizer = build_optimizer(config, model)
         loss_scale = DynamicLossScale() if runtime.precision == "mixed_float16" else None
     variables = [*model.variables, *optimizer.variables]
     if loss_scale is not None:
@@ -127,6 +127,20 @@ def build_model(config: Config) -> RemBertMaskedLM:
     return RemBertMaskedLM(RemBertBackbone(**arguments), config.model.output_embedding_dim)
 
 
+def build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
+    """The optimizer of a model's weights, with new slots."""
+    settings = config.optimizer
+    return AdamW(
+        trainable_weights(model),
+        decayed_variables(model),
+        beta_1=settings.beta_1,
+        beta_2=settings.beta_2,
+        epsilon=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+    )
+
+
 def _num_logical_cpus(config: Config) -> int | None:
     """How many devices the CPU is split into: where several were asked for and no GPU is there."""
     devices = config.runtime.devices
@@ -156,7 +170,7 @@ def _write_config(config: Config, model_dir: str) -> None:
             file.write(loader.dump(config))
         tf.io.gfile.rename(path + ".partial", path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        raise KzooError(f"cannot write {path}: {reason(error)}") from error
+        raise KzooError(f"cannot write {path}: {checkpoint_files.reason(error)}") from error
 
 
 def _changes(old: Config, new: Config) -> list[str]:
@@ -178,19 +192,6 @@ def _check_vocabulary_of_run(state: dict | None, examples: ExampleFiles, model_d
             f"{model_dir} was trained with: its ids would mean other pieces. Use the examples "
             "that the run began with, or another model_dir"
         )
-
-
-def _build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
-    settings = config.optimizer
-    return AdamW(
-        trainable_weights(model),
-        decayed_variables(model),
-        beta_1=settings.beta_1,
-        beta_2=settings.beta_2,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-    )
 
 
 def _schedule(config: Config) -> Callable[[int], float]:
@@ -322,11 +323,15 @@ def _describe_run(
 def _write_preset(model: RemBertMaskedLM, examples: ExampleFiles, model_dir: str) -> None:
     """Writes `MODEL_DIR/preset/`, in the place of an older one."""
     folder = os.path.join(model_dir, PRESET_FOLDER)
-    tokenizer = RemBertTokenizer(os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE))
+    vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
     try:
-        save_preset(model, tokenizer, folder, overwrite=True)
+        # HDF5 meets a full disk with a flood of tracebacks, so it is not left to find it.
+        weights = checkpoint_files.size_bytes(checkpoint_files.by_path(model.variables))
+        needed_bytes = weights + os.path.getsize(vocabulary)
+        checkpoint_files.check_free_space(model_dir, needed_bytes, "the preset")
+        save_preset(model, RemBertTokenizer(vocabulary), folder, overwrite=True)
     except OSError as error:
         raise KzooError(
-            f"cannot write {folder}: {reason(error)}. The last checkpoint is whole: mend that, "
-            "and the same command writes the preset from it"
+            f"cannot write {folder}: {checkpoint_files.reason(error)}. The last checkpoint is "
+            "whole: mend that, and the same command writes the preset from it"
         ) from error
