@@ -51,6 +51,7 @@ def clone(tmp_path_factory) -> Path:
     for name in ("configs", "kzoo"):
         (folder / name).symlink_to(REPOSITORY / name)
     (folder / "corpus").mkdir()
+    (folder / "docs" / "images").mkdir(parents=True)
     for source in sample.folder().glob("*.txt"):
         documents = source.read_text("utf-8").split("\n\n")
         lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
@@ -131,7 +132,9 @@ def test_python_of_the_readme_runs(sample_run, clone):
 def test_picture_of_the_readme_is_drawn(sample_run, clone):
     [command] = [c for c in markdown.commands(README) if "kzoo.training.plots" in c.words]
     _run(command, clone)
-    assert (clone / command.words[-1]).read_text("utf-8").startswith("<?xml")
+    output = command.words[command.words.index("--output") + 1]
+    assert (clone / output).read_text("utf-8").startswith("<?xml")
+    assert f"]({output})" in README.read_text("utf-8")
 
 
 def test_metrics_are_those_of_the_table_in_the_guide(sample_run):
