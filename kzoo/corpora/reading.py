@@ -161,10 +161,19 @@ def _json_texts(segment: Segment, text_field: str, bad_text: BadText) -> Iterato
         text = record.get(text_field) if isinstance(record, dict) else None
         if not isinstance(text, str):
             bad_text.skip(where, _missing_text(record, text_field))
-        elif "\\u" not in line or not _SURROGATE.search(text):
+        elif _can_be_encoded(text):
             yield text
         elif bad_text.mend(where, "half of a surrogate pair, which is no character"):
             yield _SURROGATE.sub("\ufffd", text)
+
+
+def _can_be_encoded(text: str) -> bool:
+    """Whether there is no half of a surrogate pair, as JSON's escapes can write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _missing_text(record: object, text_field: str) -> str:
