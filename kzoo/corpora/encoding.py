@@ -65,7 +65,7 @@ def encode_shard(
     rest = iter(line_lengths)
     lengths: list[int] = []
     for size in document_sizes:
-        lengths += window_lengths(itertools.islice(rest, size), sequence_length - 2)
+        lengths += window_lengths(sum(itertools.islice(rest, size)), sequence_length - 2)
     piece_counts = np.bincount(token_ids, minlength=vocabulary.size)
     return EncodedShard(
         records=_records(token_ids.astype(token_dtype(vocabulary.size)), lengths),
