@@ -39,27 +39,36 @@ def run(
         `error: …` on stderr; 130 after Ctrl-C.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if "--help" in arguments or "-h" in arguments or "-help" in arguments:
+    try:
+        status = _status_of(main, flag_values, usage, arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone (`… | head`): nothing is left to say, at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _status_of(
+    main: Callable[[], None],
+    flag_values: flags.FlagValues,
+    usage: str,
+    arguments: Sequence[str],
+) -> int:
+    if {"--help", "-help", "-h"} & set(arguments):
         print(f"{usage.strip()}\n\n{_flag_table(flag_values)}")
         return 0
     try:
         rest = flag_values(["kzoo", *arguments])[1:]
         if rest:
             raise flags.Error(f"unexpected argument {rest[0]!r}; see --help")
-    except flags.Error as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    try:
         main()
-    except KzooError as error:
+    except (flags.Error, KzooError) as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`… | head`): nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

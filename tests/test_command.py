@@ -59,3 +59,16 @@ def test_a_mistake_of_the_user_is_printed_and_exits_with_2(flag_values, capsys):
 def test_importing_kzoo_does_not_import_tensorflow():
     code = "import sys, kzoo; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", ["kzoo.pretrain --help", "kzoo.zoo"])
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    done = subprocess.run(
+        f"set -o pipefail; {sys.executable} -m {arguments} | true",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
