@@ -147,8 +147,7 @@ def run(system: str, workload: Workload, threads: int, updates: int) -> dict[str
     update = SYSTEMS[system](workload)
     gradients = [tf.fill(shape, 1e-3) for shape in workload.weight_shapes()]
     update(gradients)
-    before = measuring.resident_memory()
-    measuring.restart_peak_memory()
+    before = measuring.restart_peak_memory()
     seconds = measuring.durations(lambda: update(gradients), updates)
     return {"seconds": seconds, "extra_memory_bytes": measuring.peak_memory() - before}
 
