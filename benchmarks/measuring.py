@@ -1,11 +1,9 @@
 """What the benchmarks share: processes of their own, their memory, durations, the workload.
 
-The memory of a process is read from `/proc`: they want Linux and the GNU C library.
+The memory of a process is read from Linux's `/proc`.
 """
 
-import ctypes
 import dataclasses
-import gc
 import importlib.util
 import json
 import math
@@ -149,18 +147,14 @@ def matrix_product_peak(threads: int, precision: str) -> float:
     return peak_flops_per_second(precision.removeprefix("mixed_"))
 
 
-def peak_memory() -> int:
-    """The most bytes that this process has held, or since `restart_peak_memory`."""
-    return _status("VmHWM")
-
-
-def restart_peak_memory() -> int:
-    """Counts the peak from here, and returns the bytes that are in use now."""
-    # What was freed and is kept for later would hide what comes next.
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
+def resident_memory() -> int:
+    """The bytes of memory that this process holds."""
     return _status("VmRSS")
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held."""
+    return _status("VmHWM")
 
 
 def _status(key: str) -> int:
