@@ -183,6 +183,13 @@ def _scores(logits, target_ids):
     """Losses [rows], hits [rows], and softmax minus one-hot [rows, vocabulary_size]."""
     target_logits = tf.gather(logits, target_ids, axis=1, batch_dims=1)
     correct = target_logits >= tf.reduce_max(logits, axis=-1)
+    if tf.config.list_logical_devices("GPU"):
+        # The fused op has no deterministic kernel for GPUs: TensorFlow refuses to run it there once
+        # determinism is asked for.
+        log_probabilities = tf.nn.log_softmax(logits)
+        losses = -tf.gather(log_probabilities, target_ids, axis=1, batch_dims=1)
+        excess = tf.exp(log_probabilities) - tf.one_hot(target_ids, tf.shape(logits)[1])
+        return losses, correct, excess
     # Last to read the logits, this op writes its second output over them.
     with tf.control_dependencies([correct]):
         losses, excess = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
