@@ -1,7 +1,7 @@
 """Models on disk, as KerasHub presets."""
 
 import os
-import tempfile
+import shutil
 from pathlib import Path
 
 from keras_hub.tokenizers import Tokenizer
@@ -34,13 +34,19 @@ def save_preset(
     if folder.exists() and not overwrite:
         raise KzooError(f"{folder} is there already; pass overwrite to replace it")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
-        written = Path(aside, "new")
+    # Always the same name, so that what a killed process has left there is found and removed.
+    aside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        written = aside / "new"
         model.save_to_preset(str(written))
         tokenizer.save_to_preset(str(written))
         if folder.exists():
-            folder.rename(Path(aside, "old"))
+            folder.rename(aside / "old")
         written.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:

@@ -66,6 +66,9 @@ def test_a_preset_is_replaced_only_when_asked(model, tokenizer, tmp_path):
     with pytest.raises(KzooError, match="preset is there already"):
         save_preset(model, tokenizer, folder)
     model.head.bias.assign(np.full(517, 3.0))
+    # What a killed process leaves aside.
+    (tmp_path / ".preset.partial" / "new").mkdir(parents=True)
+    (tmp_path / ".preset.partial" / "new" / "model.weights.h5").touch()
     save_preset(model, tokenizer, folder, overwrite=True)
     np.testing.assert_array_equal(load_preset(folder).head.bias.numpy(), np.full(517, 3.0))
     assert [path.name for path in tmp_path.iterdir()] == ["preset"]
