@@ -35,12 +35,14 @@ flags.mark_flags_as_required(["config", "model_dir"], flag_values=FLAGS)
 def main() -> None:
     """Loads the configuration, which costs nothing, before TensorFlow, which costs seconds."""
     from kzoo.config import loader
+    from kzoo.corpora.files import local_path
 
     config = loader.load(FLAGS.config, FLAGS.set)
+    model_dir = local_path(FLAGS.model_dir)
 
     from kzoo.training.pretraining import pretrain
 
-    pretrain(config, FLAGS.model_dir)
+    pretrain(config, model_dir)
 
 
 if __name__ == "__main__":

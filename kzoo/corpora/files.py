@@ -38,6 +38,18 @@ def size_bytes(path: str) -> int:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
 
 
+def local_path(path: str | os.PathLike[str]) -> str:
+    """A folder to write to, without a slash at its end.
+
+    Raises:
+        KzooError: it is a URL, of which the file system would silently make a local folder.
+    """
+    path = os.fspath(path)
+    if "://" in path:
+        raise KzooError(f"{path} is not a local path; write to a local folder, and copy it there")
+    return path.rstrip("/")
+
+
 @contextlib.contextmanager
 def written_aside(path: str) -> Iterator[str]:
     """Yields a path to write to, which takes the place of `path` if all goes well."""

@@ -6,7 +6,6 @@ a trace in the result.
 """
 
 import functools
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -25,20 +24,17 @@ from kzoo.corpora.dataset_info import (
 )
 from kzoo.corpora.encoding import encode_shard
 from kzoo.corpora.examples import token_dtype
+from kzoo.corpora.files import local_path
 from kzoo.corpora.partial import PartialFolder, ShardCounts, finish_shard
 from kzoo.corpora.pool import available_cores, run_in_order
 from kzoo.corpora.progress import ReadingProgress
-from kzoo.corpora.reading import BadTextPolicy
+from kzoo.corpora.reading import BadTextPolicy, warn_of_bad_lines
 from kzoo.corpora.records import FileInfo, checked
 from kzoo.corpora.request import FilesByLanguage, Request
 from kzoo.corpora.segments import Segment, read_shards
 from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.version import __version__
-
-_LOG = logging.getLogger(__name__)
-
-_SHOWN_PLACES = 5
 
 SHARD_BYTES = 8_000_000
 """Of text in a shard, by default: with two shards a worker in memory, little beside the rest."""
@@ -92,6 +88,7 @@ def prepare(
         KzooError: text cannot be read, a language has none, the disk is full, a worker died, or
             `output` holds something else.
     """
+    output = local_path(output)
     workers = available_cores() if workers is None else workers
     if workers < 1:
         raise KzooError(f"workers must be at least 1, got {workers}")
@@ -108,7 +105,6 @@ def prepare(
         shard_bytes=shard_bytes,
     )
     request = Request.of(paths, settings, loaded.sha256)
-    output = os.fspath(output).rstrip("/")
     try:
         info = _find_complete(output, request, overwrite)
         return info or _prepare(PartialFolder(output), request, loaded, workers, overwrite)
@@ -262,15 +258,7 @@ def _language_info(
         shard_windows=[counts.windows for counts in shards],
     )
     places = [place for counts in shards for place in counts.bad_places]
-    bad_lines = info.replaced_lines + info.skipped_lines
-    if bad_lines:
-        _LOG.warning(
-            "%s of %s (%s) could not be read: %s",
-            "1 line" if bad_lines == 1 else f"{bad_lines:,} lines",
-            language,
-            split,
-            "; ".join(places[:_SHOWN_PLACES]) + ("; …" if bad_lines > _SHOWN_PLACES else ""),
-        )
+    warn_of_bad_lines(f"{language} ({split})", info.replaced_lines + info.skipped_lines, places)
     if not info.windows:
         raise KzooError(
             f"nothing is left of the {split!r} text of {language!r}"

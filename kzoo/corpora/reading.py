@@ -8,8 +8,9 @@ Blank lines are left out, and so are documents that have no other lines.
 import dataclasses
 import io
 import json
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from kzoo.corpora import blocks
@@ -24,6 +25,8 @@ BadTextPolicy = Literal["error", "replace", "skip"]
 _SEGMENT_BYTES = 1_000_000
 _SHOWN_PLACES = 5
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -60,15 +63,26 @@ class BadText:
         self.skipped += 1
         self._note(where, problem)
 
-    def add(self, other: "BadText") -> None:
-        """Adds what was counted elsewhere."""
-        self.replaced += other.replaced
-        self.skipped += other.skipped
-        self.places = (self.places + other.places)[:_SHOWN_PLACES]
-
     def _note(self, where: str, problem: str) -> None:
         if len(self.places) < _SHOWN_PLACES:
             self.places.append(f"{where}: {problem}")
+
+
+def warn_of_bad_lines(whose: str, num_lines: int, places: Sequence[str]) -> None:
+    """Logs how many lines could not be read as they were, if there are any.
+
+    Args:
+        whose: the text that they are in.
+        num_lines: replaced and skipped ones.
+        places: where the first few are, and what was wrong there, as in `BadText`.
+    """
+    if num_lines:
+        _LOG.warning(
+            "%s of %s could not be read: %s",
+            "1 line" if num_lines == 1 else f"{num_lines:,} lines",
+            whose,
+            "; ".join(places[:_SHOWN_PLACES]) + ("; …" if num_lines > _SHOWN_PLACES else ""),
+        )
 
 
 def read_documents(

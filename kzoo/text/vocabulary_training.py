@@ -5,9 +5,15 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kzoo.corpora.files import replace_folder
+from kzoo.corpora.files import local_path, replace_folder
 from kzoo.corpora.progress import ReadingProgress
-from kzoo.corpora.reading import BadText, BadTextPolicy, Document, read_documents
+from kzoo.corpora.reading import (
+    BadText,
+    BadTextPolicy,
+    Document,
+    read_documents,
+    warn_of_bad_lines,
+)
 from kzoo.corpora.records import FileInfo, checked, differences, save_record
 from kzoo.errors import KzooError
 from kzoo.text import sentencepiece_trainer
@@ -75,7 +81,7 @@ def train_vocabulary(
         on_bad_text=on_bad_text,
         seed=seed,
     )
-    output = os.fspath(output).rstrip("/")
+    output = local_path(output)
     infos = {language: [FileInfo.of(path) for path in paths] for language, paths in files.items()}
     if not _is_there(output, settings, infos, overwrite):
         folder = output + ".partial"
@@ -136,6 +142,9 @@ def _train_in(folder: str, settings: VocabularySettings, infos: _FileInfos) -> N
             language: _count_sentences(language, _documents(files, settings, bad_text, progress))
             for language, files in infos.items()
         }
+        warn_of_bad_lines(
+            "the vocabulary's text", bad_text.replaced + bad_text.skipped, bad_text.places
+        )
         counts = _write_sample(sample, settings, infos, sentences, progress)
         report = sentencepiece_trainer.train(folder, _trainer_settings(settings), progress.say)
     os.remove(sample)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kzoo.corpora.files import find_files, replace_folder, written_aside
+from kzoo.corpora.files import find_files, local_path, replace_folder, written_aside
 from kzoo.errors import KzooError
 
 
@@ -95,3 +95,10 @@ def test_a_folder_takes_the_place_of_another(tmp_path):
     replace_folder(str(tmp_path / "data"), str(tmp_path / "new"))
     assert os.listdir(tmp_path) == ["data"]
     assert (tmp_path / "data" / "content").read_text() == "new"
+
+
+def test_a_url_is_refused_where_a_local_folder_would_be_made_of_it(tmp_path):
+    assert local_path(tmp_path / "examples") == str(tmp_path / "examples")
+    assert local_path("data/mini/") == "data/mini"
+    with pytest.raises(KzooError, match="gs://bucket/run is not a local path"):
+        local_path("gs://bucket/run")

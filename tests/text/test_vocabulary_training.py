@@ -146,7 +146,9 @@ def test_bad_text_is_named_or_counted(text):
         stream.write(b"caf\xe9 ok\n")
     arguments = ("--input={lang}.txt", "--size=200", "--output=v")
     assert "en.txt, line 108: byte 0xe9" in run(text, *arguments).stderr
-    assert run(text, *arguments, "--on_bad_text=skip").returncode == 0
+    skipped = run(text, *arguments, "--on_bad_text=skip")
+    assert skipped.returncode == 0
+    assert skipped.stderr.startswith("1 line of the vocabulary's text could not be read: ")
     info = json.loads((text / "v/vocabulary.json").read_text())
     assert (info["skipped_lines"], info["replaced_lines"]) == (1, 0)
 
