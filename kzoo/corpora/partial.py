@@ -45,7 +45,7 @@ class ShardCounts:
     bad_places: list[str]
 
 
-def finish_shard(stem: str, shard: EncodedShard) -> ShardCounts:
+def finish_shard(stem: str, shard: EncodedShard) -> None:
     """Writes a shard and then its counts, each aside and renamed.
 
     Args:
@@ -79,7 +79,6 @@ def finish_shard(stem: str, shard: EncodedShard) -> ShardCounts:
             )
     except OSError as error:
         raise KzooError(f"cannot write {stem}{_RECORDS_SUFFIX}: {error.strerror}") from error
-    return counts
 
 
 @dataclasses.dataclass(frozen=True)

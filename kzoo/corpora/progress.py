@@ -15,7 +15,7 @@ class ReadingProgress:
     Example:
         with ReadingProgress("prepare", total_bytes=26_000_000) as progress:
             for document in read_documents(path, on_read=progress.read):
-                progress.done(documents=1, text_bytes=len(document))
+                progress.done(documents=1)
     """
 
     def __init__(self, name: str, total_bytes: int, stream: TextIO | None = None) -> None:

@@ -22,7 +22,7 @@ def dropout_seed(seed: tf.Tensor) -> Iterator[None]:
     inside too: it then sees the masks of the forward pass.
 
     Args:
-        seed: int32 [2]; a function of run, step, micro-batch and replica, as the caller likes.
+        seed: integers [2]; a function of run, step, micro-batch and replica, as the caller likes.
     """
     outer = getattr(_active, "seed", None)
     _active.seed = seed
