@@ -141,6 +141,11 @@ def test_a_missing_configuration_is_named_and_the_process_ends_with_status_2(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_url_is_refused_as_the_folder_of_a_run(config):
+    ended = runs.run(*runs.arguments(config, "gs://bucket/run"))
+    _assert_one_clear_error(ended, "gs://bucket/run is not a local path")
+
+
 def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
     for name in ("vocabulary", "infinite"):
         shutil.copytree(finished_run, tmp_path / name)
