@@ -132,6 +132,12 @@ def _schedule(optimizer: Optimizer, trainer: Trainer) -> Iterator[Problem]:
             ("optimizer.warmup_steps", "optimizer.decay_steps", "trainer.train_steps"),
             f"{steps} steps{with_decay} are more than trainer.train_steps, {trainer.train_steps}",
         )
+    if optimizer.learning_rate * optimizer.weight_decay >= 1:
+        yield Problem(
+            ("optimizer.weight_decay", "optimizer.learning_rate"),
+            f"{optimizer.weight_decay} times optimizer.learning_rate, {optimizer.learning_rate}, "
+            "is 1 or more, which would leave nothing of the weights",
+        )
     end_keys = ("optimizer.end_learning_rate", "optimizer.learning_rate")
     if optimizer.end_learning_rate > optimizer.learning_rate:
         yield Problem(

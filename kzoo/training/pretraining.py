@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import keras
 import tensorflow as tf
@@ -52,6 +53,44 @@ def pretrain(config: Config, model_dir: str) -> None:
         KzooError: the configuration does not fit the data, the machine or what is in `model_dir`;
             or the run cannot go on.
     """
+    run = _set_up(config, model_dir)
+    # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
+    run.checkpoints.claim()
+    state = run.checkpoints.restore_latest(run.variables)
+    _check_vocabulary_of_run(state, run.examples, model_dir)
+    step = state["step"] if state else 0
+    preset = os.path.join(model_dir, PRESET_FOLDER)
+    if step >= config.trainer.train_steps:
+        print(f"the run in {model_dir} is finished: it has made {step:,} steps")
+    else:
+        step = _train(run, state)
+    # On a finished run too, since a kill may have come between its last checkpoint and its preset.
+    if step >= config.trainer.train_steps:
+        _write_preset(run.model, run.examples, preset)
+        print(f"finished {step:,} steps; the model is in {preset}")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What a run consists of before its first step."""
+
+    config: Config
+    model_dir: str
+    examples: ExampleFiles
+    strategy: tf.distribute.Strategy
+    model: RemBertMaskedLM
+    optimizer: AdamW
+    loss_scale: DynamicLossScale | None
+    checkpoints: Checkpoints
+
+    @property
+    def variables(self) -> list:
+        """Everything that a checkpoint must hold."""
+        scale = self.loss_scale.variables if self.loss_scale else []
+        return [*self.model.variables, *self.optimizer.variables, *scale]
+
+
+def _set_up(config: Config, model_dir: str) -> _Run:
     runtime = config.runtime
     configure_runtime(
         precision=runtime.precision,
@@ -61,58 +100,59 @@ def pretrain(config: Config, model_dir: str) -> None:
     )
     examples = ready_examples(config)
     strategy = make_strategy(runtime.strategy, _devices(config))
+    _check_shares(config, strategy)
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope():
         model = build_model(config)
         optimizer = build_optimizer(config, model)
         loss_scale = DynamicLossScale() if runtime.precision == "mixed_float16" else None
-    variables = [*model.variables, *optimizer.variables]
-    if loss_scale is not None:
-        variables += loss_scale.variables
-    # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
     checkpoints = Checkpoints(
         os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
     )
-    checkpoints.claim()
-    state = checkpoints.restore_latest(variables)
-    _check_vocabulary_of_run(state, examples, model_dir)
-    first_step, position = (state["step"], state["position"]) if state else (0, 0)
-    if first_step >= config.trainer.train_steps:
-        print(f"the run in {model_dir} is finished: it has made {first_step:,} steps")
-        # Again, since a kill may have come between the last checkpoint and its preset.
-        _write_preset(model, examples, model_dir)
-        return
+    return _Run(config, model_dir, examples, strategy, model, optimizer, loss_scale, checkpoints)
 
-    source = _training_source(config, examples)
-    _write_config(config, model_dir)
-    _describe_run(config, model, optimizer, examples, source, first_step)
-    with MetricWriter(model_dir, first_step if state else None) as writer:
-        evaluation = _build_evaluation(config, model, examples, source, strategy)
+
+def _train(run: _Run, state: dict | None) -> int:
+    """Trains from the state of a checkpoint on, and returns the steps made in all."""
+    config = run.config
+    first_step, position = (state["step"], state["position"]) if state else (0, 0)
+    source = _training_source(config, run.examples)
+    _write_config(config, run.model_dir)
+    _describe_run(run, source, first_step)
+    with MetricWriter(run.model_dir, first_step if state else None) as writer:
+        evaluation = _build_evaluation(run, source)
         if evaluation is not None and not state:
             writer.write(0, "held_out", evaluation.unigram_baseline())
         loop = TrainingLoop(
             TrainingStep(
-                model,
-                optimizer,
-                strategy,
+                run.model,
+                run.optimizer,
+                run.strategy,
                 seed=config.data.seed,
-                loss_scale=loss_scale,
-                jit_compile=runtime.jit_compile,
+                loss_scale=run.loss_scale,
+                jit_compile=config.runtime.jit_compile,
             ),
             _schedule(config),
-            _data_stream(config, source, strategy.num_replicas_in_sync),
-            variables=variables,
-            run_state={"vocabulary_sha256": examples.info.vocabulary_sha256},
-            checkpoints=checkpoints,
+            _data_stream(config, source, run.strategy.num_replicas_in_sync),
+            variables=run.variables,
+            run_state={"vocabulary_sha256": run.examples.info.vocabulary_sha256},
+            checkpoints=run.checkpoints,
             writer=writer,
             evaluation=evaluation,
             settings=config.trainer,
-            peak_share=_peak_share(config, strategy),
+            peak_share=_peak_share(config, run.strategy),
         )
-        reached = loop.run(first_step, position)
-    if reached >= config.trainer.train_steps:
-        _write_preset(model, examples, model_dir)
-        print(f"finished {reached:,} steps; the model is in {os.path.join(model_dir, 'preset')}")
+        return loop.run(first_step, position)
+
+
+def _check_shares(config: Config, strategy: tf.distribute.Strategy) -> None:
+    replicas = strategy.num_replicas_in_sync
+    if config.data.global_batch_size % replicas:
+        raise KzooError(
+            f"data.global_batch_size: {config.data.global_batch_size} windows cannot be shared "
+            f"evenly by the {replicas} devices of strategy {config.runtime.strategy}; set it to a "
+            f"multiple of {replicas}, or choose runtime.devices"
+        )
 
 
 def build_model(config: Config) -> RemBertMaskedLM:
@@ -163,14 +203,22 @@ def _write_config(config: Config, model_dir: str) -> None:
     path = os.path.join(model_dir, CONFIG_FILE)
     try:
         if tf.io.gfile.exists(path):
-            changes = _changes(loader.load([path]), config)
-            if changes:
-                _LOG.warning("changed since the last attempt of this run: %s", "; ".join(changes))
+            _warn_of_changes(path, config)
         with tf.io.gfile.GFile(path + ".partial", "w") as file:
             file.write(loader.dump(config))
         tf.io.gfile.rename(path + ".partial", path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
         raise KzooError(f"cannot write {path}: {checkpoint_files.reason(error)}") from error
+
+
+def _warn_of_changes(path: str, config: Config) -> None:
+    try:
+        changes = _changes(loader.load([path]), config)
+    except KzooError as error:
+        _LOG.warning("cannot compare with the configuration of the last attempt: %s", error)
+        return
+    if changes:
+        _LOG.warning("changed since the last attempt of this run: %s", "; ".join(changes))
 
 
 def _changes(old: Config, new: Config) -> list[str]:
@@ -232,13 +280,8 @@ def _data_stream(config: Config, source: TrainingExamples, num_shares: int) -> D
     return DataStream(batches_from, source.describe, config.data.global_batch_size)
 
 
-def _build_evaluation(
-    config: Config,
-    model: RemBertMaskedLM,
-    examples: ExampleFiles,
-    source: TrainingExamples,
-    strategy: tf.distribute.Strategy,
-) -> Evaluation | None:
+def _build_evaluation(run: _Run, source: TrainingExamples) -> Evaluation | None:
+    config, examples = run.config, run.examples
     languages = examples.languages("held_out")
     if not languages:
         return None
@@ -254,11 +297,11 @@ def _build_evaluation(
         seed=config.data.seed,
     )
     return Evaluation(
-        model,
+        run.model,
         examples,
         held_out,
         source.language_probabilities,
-        strategy,
+        run.strategy,
         batch_size=batch_size,
         static_shapes=config.runtime.jit_compile,
     )
@@ -293,42 +336,35 @@ def _peak_share(
     return share
 
 
-def _describe_run(
-    config: Config,
-    model: RemBertMaskedLM,
-    optimizer: AdamW,
-    examples: ExampleFiles,
-    source: TrainingExamples,
-    first_step: int,
-) -> None:
+def _describe_run(run: _Run, source: TrainingExamples, first_step: int) -> None:
     """Says what is going to happen, before it does."""
+    model, examples = run.model, run.examples
     rows = [("language", "sentences", "windows", "share of the batches")]
     for language, probability in source.language_probabilities.items():
         counts = (examples.sentences("train", language), examples.num_windows("train", language))
         rows.append((language, *(f"{count:,}" for count in counts), f"{probability:.2%}"))
     encoder = model.backbone.count_params()
     num_decayed = len(decayed_variables(model))
+    num_excluded = len(run.optimizer.trained) - num_decayed
     lines = [
         format_table(rows, names=1),
         f"model: {model.count_params():,} parameters, of which the exported encoder keeps "
         f"{encoder:,}",
-        f"weight decay: {num_decayed} matrices; not {len(optimizer.trained) - num_decayed} biases "
-        "and layer normalisations",
+        f"weight decay: {num_decayed} matrices; not {num_excluded} biases and layer normalisations",
     ]
     if first_step:
-        lines.append(f"resumed at step {first_step:,} of {config.trainer.train_steps:,}")
+        lines.append(f"resumed at step {first_step:,} of {run.config.trainer.train_steps:,}")
     print("\n".join(lines), file=sys.stderr)
 
 
-def _write_preset(model: RemBertMaskedLM, examples: ExampleFiles, model_dir: str) -> None:
-    """Writes `MODEL_DIR/preset/`, in the place of an older one."""
-    folder = os.path.join(model_dir, PRESET_FOLDER)
+def _write_preset(model: RemBertMaskedLM, examples: ExampleFiles, folder: str) -> None:
+    """Writes the run's preset, in the place of an older one."""
     vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
     try:
         # HDF5 meets a full disk with a flood of tracebacks, so it is not left to find it.
         weights = checkpoint_files.size_bytes(checkpoint_files.by_path(model.variables))
         needed_bytes = weights + os.path.getsize(vocabulary)
-        checkpoint_files.check_free_space(model_dir, needed_bytes, "the preset")
+        checkpoint_files.check_free_space(os.path.dirname(folder), needed_bytes, "the preset")
         save_preset(model, RemBertTokenizer(vocabulary), folder, overwrite=True)
     except OSError as error:
         raise KzooError(

@@ -156,7 +156,10 @@ class TrainingStep:
 
     def _dropout_seed(self, step, replica_id):
         seed = tf.stack([tf.cast(self._seed, tf.int64), step])
-        return tf.random.experimental.stateless_fold_in(seed, tf.cast(replica_id, tf.int64))
+        # Philox everywhere, as in the layers: on a TPU the default is another algorithm.
+        return tf.random.experimental.stateless_fold_in(
+            seed, tf.cast(replica_id, tf.int64), alg="philox"
+        )
 
 
 def masked_vectors(

@@ -63,6 +63,10 @@ def file(tmp_path):
             "trainer.train_steps, 100",
         ),
         (
+            ["optimizer.learning_rate=0.5", "optimizer.weight_decay=2.0"],
+            "optimizer.weight_decay: 2.0 times optimizer.learning_rate, 0.5, is 1 or more",
+        ),
+        (
             ["optimizer.end_learning_rate=0.1"],
             "optimizer.end_learning_rate: 0.1 is above optimizer.learning_rate, 0.0002",
         ),
