@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import os
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
@@ -13,6 +14,9 @@ from kzoo.text.special_pieces import CLS, MASK, PAD, SEP, UNKNOWN, special_ids
 
 MODEL_FILE = "sentencepiece.model"
 """The model's name inside a vocabulary's folder."""
+
+# More is faster still, but leaves less to the last bits of the scores, which decide between equals.
+_JOINED_CHARACTERS = 1000
 
 
 class Vocabulary:
@@ -104,16 +108,39 @@ class Vocabulary:
         """The piece ids of `text`, without `[CLS]` and `[SEP]`: int32 [number of pieces]."""
         return self.processor.encode_as_numpy(text)
 
-    def encode_lines(self, lines: list[str]) -> tuple[np.ndarray, list[int]]:
-        """Encodes many lines in one call, on one thread.
+    def encode_documents(self, documents: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Encodes documents in one call, on one thread.
+
+        Consecutive lines are encoded together, joined by a space, as far as they are short: it
+        saves a third of the time. These are the pieces that each line has alone, except where two
+        ways to cut a word are equally likely: SentencePiece adds up scores in 32 bits, so that what
+        stands before a word then decides (measured: in 17 of a million pieces).
+
+        Args:
+            documents: each a list of lines.
 
         Returns:
-            The piece ids of all lines, one after the other: int32 [sum of the numbers]; and the
-            number of pieces of each line.
+            The piece ids of each document: int32 [number of pieces].
         """
-        encoded = self.processor.encode_as_ids(lines, num_threads=1)
-        lengths = [len(ids) for ids in encoded]
-        return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, sum(lengths)), lengths
+        texts = [list(_join_short_lines(document)) for document in documents]
+        flat = list(itertools.chain.from_iterable(texts))
+        encoded = iter(self.processor.encode_as_numpy(flat, num_threads=1))
+        none = np.empty(0, np.int32)
+        return [np.concatenate([none, *itertools.islice(encoded, len(part))]) for part in texts]
+
+
+def _join_short_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Joins lines by spaces, in texts of up to `_JOINED_CHARACTERS`; a longer one stays alone."""
+    joined: list[str] = []
+    length = 0
+    for line in lines:
+        if joined and length + len(line) > _JOINED_CHARACTERS:
+            yield " ".join(joined)
+            joined, length = [], 0
+        joined.append(line)
+        length += len(line)
+    if joined:
+        yield " ".join(joined)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Vocabularies: which models are accepted, and what is known of their pieces."""
 
 import io
+import itertools
 import pickle
 
 import numpy as np
@@ -56,10 +57,21 @@ def test_encoding_gives_what_sentencepiece_gives(vocabulary_folder):
     lines = ["The market", "", "बाज़ार में", "[MASK] </s>"]
     expected = vocabulary.processor.encode(lines)
     assert [vocabulary.encode(line).tolist() for line in lines] == expected
-    token_ids, lengths = vocabulary.encode_lines(lines)
-    assert token_ids.tolist() == [token_id for line in expected for token_id in line]
-    assert lengths == [len(line) for line in expected]
-    assert vocabulary.encode_lines([])[0].dtype == np.int32
+    documents = vocabulary.encode_documents([lines, [], lines[:1]])
+    assert [ids.tolist() for ids in documents] == [
+        list(itertools.chain(*expected)),
+        [],
+        expected[0],
+    ]
+    assert {ids.dtype for ids in documents} == {np.dtype(np.int32)}
+
+
+def test_long_documents_give_the_pieces_of_their_lines(vocabulary_folder):
+    vocabulary = Vocabulary.load(vocabulary_folder)
+    text = (sample.folder() / "train-en.txt").read_text(encoding="utf-8")
+    lines = [*text.split("\n"), "a word " * 500, "बाज़ार" * 500, "the end"]
+    [token_ids] = vocabulary.encode_documents([lines])
+    assert token_ids.tolist() == list(itertools.chain(*vocabulary.processor.encode(lines)))
 
 
 def test_a_vocabulary_can_be_pickled_and_saved(vocabulary_folder, tmp_path):
