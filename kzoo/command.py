@@ -18,6 +18,7 @@ from kzoo.errors import KzooError
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+NO_READER = 141  # what a shell makes of SIGPIPE
 
 
 def run(
@@ -36,7 +37,7 @@ def run(
 
     Returns:
         0 on success and for `--help`; 2 for a wrong flag or a `KzooError`, which is printed as
-        `error: …` on stderr; 130 after Ctrl-C.
+        `error: …` on stderr; 130 after Ctrl-C; 141 if nobody reads the output any more.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -45,7 +46,7 @@ def run(
     except BrokenPipeError:
         # The reader of our output has gone (`… | head`): nothing is left to say, at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return NO_READER
     return status
 
 

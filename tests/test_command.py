@@ -62,7 +62,7 @@ def test_importing_kzoo_does_not_import_tensorflow():
 
 
 @pytest.mark.parametrize("arguments", ["kzoo.pretrain --help", "kzoo.zoo"])
-def test_a_reader_that_goes_away_is_no_error(arguments):
+def test_a_reader_that_goes_away_is_no_traceback(arguments):
     done = subprocess.run(
         f"set -o pipefail; {sys.executable} -m {arguments} | true",
         shell=True,
@@ -71,4 +71,6 @@ def test_a_reader_that_goes_away_is_no_error(arguments):
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
+    # 0 if all was written before the reader went.
+    assert done.returncode in (0, 141)

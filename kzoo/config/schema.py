@@ -166,8 +166,8 @@ class Optimizer(Section):
     """Highest learning rate, reached at the end of the warm-up."""
 
     schedule: Literal["linear", "cosine", "warmup_stable_decay", "constant"] = "linear"
-    """What follows the warm-up: a line or half a cosine down to `end_learning_rate` at the last
-    step, the highest rate until the last `decay_steps` and then a line down, or no change."""
+    """What follows the warm-up: a line or half a cosine down to `end_learning_rate` just after the
+    last step, the highest rate until the last `decay_steps` and then a line down, or no change."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = 15_000
     """Steps over which the rate rises in a line from almost 0."""

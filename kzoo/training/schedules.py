@@ -36,9 +36,8 @@ def learning_rate_schedule(
         raise KzooError(f"schedule must be one of {', '.join(SCHEDULES)}; received {schedule!r}")
     if schedule == "warmup_stable_decay" and not decay_steps:
         raise KzooError("schedule warmup_stable_decay needs decay_steps of 1 or more")
-    decay_begins = train_steps - decay_steps if decay_steps else warmup_steps
-    if schedule in ("linear", "cosine"):
-        decay_begins = warmup_steps
+    holds_peak = schedule == "warmup_stable_decay"
+    decay_begins = train_steps - decay_steps if holds_peak else warmup_steps
 
     def rate(step: int) -> float:
         if step < warmup_steps:
