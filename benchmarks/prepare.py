@@ -4,9 +4,10 @@
     python benchmarks/prepare.py        # the sample corpus, and a vocabulary trained on it
 
 Makes one compressed file for each size, of real lines cut and joined anew, and prepares it by the
-command, start-up and all. Beside it, as many processes as it has workers encode lines that they
-hold in memory and throw the ids away; the faster of two ways to get ids is what counts. Peak memory
-is the sum over all processes of the most that each has held.
+command, start-up and all. Beside it, as many processes as it has workers encode the same lines and
+throw the ids away: in a pool, which sends them the lines, and without one, each holding its lines
+in memory before the time begins. Peak memory is the sum over all processes of the most that each
+has held.
 
 Prints megabytes of text (10^6 bytes of UTF-8) per second of time and per second of all processes'
 computing, which others on the same machine disturb less; and writes the same as JSON.
@@ -28,10 +29,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+import sentencepiece
 from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+from kzoo.text.vocabulary import Vocabulary
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("corpus", None, "Pattern of real text, with {lang}.", flag_values=FLAGS)
@@ -47,7 +50,10 @@ flags.DEFINE_integer(
     "repeats", 3, "Measurements, of which the median counts.", 1, flag_values=FLAGS
 )
 
+POOL, MEMORY = "bare, in a pool", "bare, from memory"
+
 _BARE_MEGABYTES = 30
+_LINES_OF_A_PART = 4_000
 _VOCABULARY_SIZE = 2_000
 _LINES_PER_DOCUMENT = 20
 _SECONDS_BETWEEN_LOOKS = 0.02
@@ -108,8 +114,8 @@ def measure(texts: dict[int, pathlib.Path], vocabulary: str, workers: int) -> di
     """Runs every system once, then all again, so that none has the quiet hour."""
     largest = texts[max(texts)]
     systems = {
-        f"bare, ids in {ids}": functools.partial(encode_bare, largest, vocabulary, workers, ids)
-        for ids in ("lists", "arrays")
+        name: functools.partial(encode, largest, vocabulary, workers)
+        for name, encode in {POOL: encode_in_pool, MEMORY: encode_from_memory}.items()
     }
     for size, path in texts.items():
         systems[f"kzoo.prepare, {size} MB"] = functools.partial(
@@ -131,14 +137,27 @@ def measure(texts: dict[int, pathlib.Path], vocabulary: str, workers: int) -> di
     }
 
 
-def encode_bare(path: pathlib.Path, vocabulary: str, workers: int, ids: str) -> dict[str, float]:
-    """Speed of SentencePiece alone, in `workers` processes."""
+def encode_in_pool(path: pathlib.Path, vocabulary: str, workers: int) -> dict[str, float]:
+    """Speed of SentencePiece alone, in a pool that sends the lines to its processes."""
+    parts = list(_parts(path))
+    with multiprocessing.get_context("spawn").Pool(workers, _load, (vocabulary,)) as pool:
+        # Until all processes have begun.
+        pool.map(time.sleep, [0.5] * workers, chunksize=1)
+        cpu_before, started = time.process_time(), time.perf_counter()
+        cpu_seconds = sum(pool.imap_unordered(_encode, parts))
+        seconds = time.perf_counter() - started
+        cpu_seconds += time.process_time() - cpu_before
+    return _speed(parts, seconds, cpu_seconds)
+
+
+def encode_from_memory(path: pathlib.Path, vocabulary: str, workers: int) -> dict[str, float]:
+    """Speed of SentencePiece alone, in processes that hold the lines when the time begins."""
     context = multiprocessing.get_context("spawn")
     ready, cpu_seconds = context.Barrier(workers + 1), context.SimpleQueue()
+    parts = list(_parts(path))
     processes = [
         context.Process(
-            target=_encode,
-            args=(str(path), vocabulary, slice(worker, None, workers), ids, ready, cpu_seconds),
+            target=_encode_all, args=(parts[worker::workers], vocabulary, ready, cpu_seconds)
         )
         for worker in range(workers)
     ]
@@ -150,32 +169,46 @@ def encode_bare(path: pathlib.Path, vocabulary: str, workers: int, ids: str) -> 
     seconds = time.perf_counter() - started
     for process in processes:
         process.join()
-    size = sum(len(line.encode()) for line in _lines(path)) / 1e6
-    return {"mb_per_second": size / seconds, "mb_per_cpu_second": size / all_cpu_seconds}
+    return _speed(parts, seconds, all_cpu_seconds)
 
 
-def _encode(path: str, vocabulary: str, share: slice, ids: str, ready, cpu_seconds) -> None:
-    from kzoo.text.vocabulary import Vocabulary
+def _load(vocabulary: str) -> None:
+    global _processor
+    _processor = sentencepiece.SentencePieceProcessor(model_proto=Vocabulary.load(vocabulary).model)
 
-    processor = Vocabulary.load(vocabulary).processor
-    encode = processor.encode_as_ids if ids == "lists" else processor.encode_as_numpy
-    lines = list(_lines(pathlib.Path(path)))[share]
-    ready.wait()
+
+def _encode(lines: list[str]) -> float:
+    """Encodes lines, and returns the seconds of computing."""
     started = time.process_time()
-    encode(lines, num_threads=1)
-    cpu_seconds.put(time.process_time() - started)
+    _processor.encode(lines, out_type=int, num_threads=1)
+    return time.process_time() - started
 
 
-def _lines(path: pathlib.Path) -> Iterator[str]:
-    """The first lines of a text, up to a size that fits into memory."""
+def _encode_all(parts: list[list[str]], vocabulary: str, ready, cpu_seconds) -> None:
+    _load(vocabulary)
+    ready.wait()
+    cpu_seconds.put(sum(map(_encode, parts)))
+
+
+def _parts(path: pathlib.Path) -> Iterator[list[str]]:
+    """The first lines of a text, some thousand at a time, up to a size that fits into memory."""
+    part: list[str] = []
     left = _BARE_MEGABYTES * 1e6
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as stream:
         for document in stream:
-            for line in json.loads(document)["text"].split("\n"):
-                left -= len(line.encode())
-                if left < 0:
-                    return
-                yield line
+            part += json.loads(document)["text"].split("\n")
+            left -= len(document.encode())
+            if len(part) >= _LINES_OF_A_PART or left < 0:
+                yield part
+                part = []
+            if left < 0:
+                return
+    yield part
+
+
+def _speed(parts: list[list[str]], seconds: float, cpu_seconds: float) -> dict[str, float]:
+    megabytes = sum(len(line.encode()) for part in parts for line in part) / 1e6
+    return {"mb_per_second": megabytes / seconds, "mb_per_cpu_second": megabytes / cpu_seconds}
 
 
 def prepare(path: pathlib.Path, size: int, vocabulary: str, workers: int) -> dict[str, float]:
@@ -227,18 +260,18 @@ def _peaks(pid: int) -> Iterator[tuple[int, float]]:
 
 
 def print_table(results: dict) -> None:
+    """One row a system: its speeds, each as a share of both bare ones, and its memory."""
     medians = results["medians"]
-    bare = [found for name, found in medians.items() if name.startswith("bare")]
-    columns = ("mb_per_second", "mb_per_cpu_second")
-    fastest = {column: max(found[column] for found in bare) for column in columns}
     print(f"{results['workers']} processes on {results['cores']} cores")
-    print(f"{'':>22} {'MB/s':>8} {'of bare':>8} {'MB/CPU s':>8} {'of bare':>8} {'peak MB':>8}")
+    shares = f"{'/ pool':>7} {'/ memory':>8}"
+    print(f"{'':>22} {'MB/s':>8} {shares} {'MB/CPU s':>8} {shares} {'peak MB':>8}")
     for name, found in medians.items():
-        speeds = " ".join(
-            f"{found[column]:>8.2f} {found[column] / fastest[column]:>8.2f}" for column in columns
-        )
-        peak = f"{found['peak_mb']:>8.0f}" if "peak_mb" in found else ""
-        print(f"{name:>22} {speeds} {peak}")
+        row = f"{name:>22}"
+        for column in ("mb_per_second", "mb_per_cpu_second"):
+            speed = found[column]
+            row += f" {speed:>8.2f} {speed / medians[POOL][column]:>7.2f}"
+            row += f" {speed / medians[MEMORY][column]:>8.2f}"
+        print(row, f"{found['peak_mb']:>8.0f}" if "peak_mb" in found else "")
 
 
 if __name__ == "__main__":

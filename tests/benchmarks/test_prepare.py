@@ -21,7 +21,7 @@ def test_it_measures_speed_and_memory_beside_bare_encoding(vocabulary_folder, tm
     assert done.returncode == 0, done.stderr
     medians = json.loads((tmp_path / "results.json").read_text())["medians"]
     assert list(medians) == [
-        *("bare, ids in lists", "bare, ids in arrays"),
+        *("bare, in a pool", "bare, from memory"),
         *("kzoo.prepare, 1 MB", "kzoo.prepare, 2 MB"),
     ]
     for name, found in medians.items():
