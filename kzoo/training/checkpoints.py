@@ -139,6 +139,9 @@ class Checkpoints:
     def mark_best(self, step: int, value: float, *, higher_is_better: bool = False) -> bool:
         """Keeps the checkpoint of a step as the best one if its value beats the best so far.
 
+        The step that is the best already, taken again since its checkpoint was damaged, is
+        marked anew.
+
         Args:
             step: a step whose checkpoint is there.
             value: what it achieved, such as its held-out loss. Neither NaN nor the worst
@@ -154,8 +157,10 @@ class Checkpoints:
         if step not in self.steps():
             raise ValueError(f"step {step} has no checkpoint in {self._folder}")
         best = self.best()
-        worst = -math.inf if higher_is_better else math.inf
-        to_beat = worst if best is None else best.value
+        if best is None or best.step == step:
+            to_beat = -math.inf if higher_is_better else math.inf
+        else:
+            to_beat = best.value
         if not (value > to_beat if higher_is_better else value < to_beat):
             return False
         path = os.path.join(self._folder, _BEST_FILE)

@@ -181,16 +181,18 @@ class TrainingLoop:
             measured = self._evaluation.measure()
             self._writer.write(step, "held_out", measured)
             print(_held_out_line(step, measured), file=sys.stderr)
-        is_best = measured is not None and self._settings.keep_best and self._beats_best(measured)
+        is_best = self._settings.keep_best and self._is_best(step, measured)
         if ends or is_best or step % self._settings.checkpoint_interval == 0:
             state = {**self._run_state, "position": position}
             self._checkpoints.save(step, self._variables, state)
         if is_best:
             self._checkpoints.mark_best(step, measured["loss"])
 
-    def _beats_best(self, measured: dict[str, float]) -> bool:
+    def _is_best(self, step: int, measured: dict[str, float] | None) -> bool:
+        if measured is None:
+            return False
         best = self._checkpoints.best()
-        return best is None or measured["loss"] < best.value
+        return best is None or best.step == step or measured["loss"] < best.value
 
 
 @dataclass

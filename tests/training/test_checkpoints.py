@@ -121,6 +121,15 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path):
     assert checkpoints.latest() == str(tmp_path / "step-00000006")
 
 
+def test_the_best_step_taken_again_is_marked_anew(tmp_path):
+    checkpoints = saved(tmp_path, [1, 2])
+    checkpoints.mark_best(2, 5.0)
+    checkpoints.save(2, variables(7), {})
+    assert checkpoints.mark_best(2, 5.0)
+    assert checkpoints.mark_best(2, 6.0)
+    assert Checkpoints(tmp_path).best() == Best(2, 6.0)
+
+
 def test_the_best_may_be_the_highest(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     assert checkpoints.mark_best(1, 0.5, higher_is_better=True)
