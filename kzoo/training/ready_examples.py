@@ -1,5 +1,6 @@
 """The example files that a configuration names, made on first use."""
 
+import logging
 import os
 import sys
 
@@ -13,6 +14,8 @@ from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.text.vocabulary_training import train_vocabulary
 
+_LOG = logging.getLogger(__name__)
+
 
 def ready_examples(config: Config) -> ExampleFiles:
     """Opens `data.examples`; if they are not there yet, makes them from `corpus`.
@@ -23,9 +26,12 @@ def ready_examples(config: Config) -> ExampleFiles:
         KzooError: there are neither examples nor text, or they do not fit the configuration.
     """
     folder = config.data.examples
-    if not os.path.exists(os.path.join(folder, INFO_FILE)):
+    if os.path.exists(os.path.join(folder, INFO_FILE)):
+        examples = ExampleFiles.open(folder)
+        _warn_of_other_text(config, examples)
+    else:
         _make(config)
-    examples = ExampleFiles.open(folder)
+        examples = ExampleFiles.open(folder)
     prepared = examples.info.settings.sequence_length
     if prepared != config.data.sequence_length:
         raise KzooError(
@@ -35,6 +41,26 @@ def ready_examples(config: Config) -> ExampleFiles:
     vocabulary = examples.vocabulary()
     check_vocabulary(config, vocabulary.size, vocabulary.source)
     return examples
+
+
+def _warn_of_other_text(config: Config, examples: ExampleFiles) -> None:
+    """Says so if the corpus has changed since: the run goes on with the examples that are there."""
+    sources = {"train": config.corpus.train_files, "held_out": config.corpus.held_out_files}
+    for split, source in sources.items():
+        try:
+            files = find_files(source) if source else {}
+        except KzooError:
+            # Once the examples are made, the text need not be there.
+            continue
+        languages = examples.info.splits.get(split, {})
+        made_from = {name: [file.path for file in info.files] for name, info in languages.items()}
+        if files and files != made_from:
+            _LOG.warning(
+                "the examples in %s were made from other files than corpus.%s_files names; they "
+                "are used as they are. For others, set data.examples to a new folder",
+                examples.folder,
+                split,
+            )
 
 
 def _make(config: Config) -> None:
