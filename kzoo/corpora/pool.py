@@ -1,7 +1,6 @@
 """Runs one function over a stream of tasks on several processes."""
 
 import collections
-import gc
 import multiprocessing
 import os
 import signal
@@ -18,10 +17,6 @@ Result = TypeVar("Result")
 
 # Enough that a slow task holds up nobody, and few enough to be held in memory.
 _TASKS_PER_WORKER = 2
-
-# Python looks for cycles of garbage after every so many new objects. That is a fifth of the time of
-# a task that makes millions and no cycles, at the usual 700.
-_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
 
 def available_cores() -> int:
@@ -71,7 +66,6 @@ def run_in_order(
 
 def _start_worker() -> None:
     """Leaves Ctrl-C to the parent, and ends this process when the parent is gone."""
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

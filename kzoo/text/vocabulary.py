@@ -111,7 +111,7 @@ class Vocabulary:
         Args:
             documents: each a list of lines, which are encoded one by one: joined they would take
                 a third less time, but SentencePiece decides between equally likely pieces by the
-                last bits of a sum, so that 17 of a million pieces would be others (measured).
+                last bits of a sum, and 136 of 15,334 documents had other pieces (measured).
 
         Returns:
             The piece ids of each document: int32 [number of pieces].
