@@ -10,7 +10,6 @@ _COUNT = st.integers(1, 2**40)
 _FRACTION = st.floats(0, 1, exclude_max=True)
 _INSIDE = st.floats(0, 1, exclude_min=True, exclude_max=True)
 _POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
-_NOT_NEGATIVE = st.floats(0, allow_infinity=False)
 _TEXT = st.sampled_from(["no", "1e-4", "null", "12:30", "1_000", "0o17", "a b", "~", "x: y", "#"])
 _PATH = (
     _TEXT | st.text(st.characters(min_codepoint=32, exclude_categories=["Cs"]), min_size=1)
@@ -70,12 +69,13 @@ def _sections(draw):
         schedule=st.sampled_from(["linear", "cosine", "constant"]),
         warmup_steps=st.integers(0, 10**9),
         learning_rate=_POSITIVE,
-        weight_decay=_NOT_NEGATIVE,
         beta_1=_FRACTION,
         beta_2=_FRACTION,
         epsilon=_POSITIVE,
         clip_norm=st.none() | _POSITIVE,
     )
+    largest_decay = min(1e300, 0.5 / optimizer["learning_rate"])
+    optimizer["weight_decay"] = draw(st.floats(0, largest_decay))
     trainer = section(
         train_steps=st.integers(max(1, optimizer["warmup_steps"]), 2**40),
         steps_per_loop=_COUNT,

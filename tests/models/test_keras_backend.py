@@ -1,5 +1,6 @@
 """Another backend of Keras is an error that says what to do."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -24,6 +25,8 @@ def test_a_wrong_environment_is_named(backend):
     assert last_line.endswith(f"Received: {backend}")
 
 
+@pytest.mark.peers
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch, for its backend")
 def test_keras_that_was_imported_before_with_another_backend_is_named():
     code = "import keras, os; del os.environ['KERAS_BACKEND']; import kzoo; kzoo.RemBertBackbone"
     assert run(code, KERAS_BACKEND="torch").endswith("Received: torch")
