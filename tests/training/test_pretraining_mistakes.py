@@ -155,7 +155,11 @@ def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
         "trainer.train_steps=30",
     )
     # Steps that long throw the weights out of float32's range.
-    infinite = ("optimizer.learning_rate=1e38", "optimizer.clip_norm=null")
+    infinite = (
+        "optimizer.learning_rate=1e38",
+        "optimizer.weight_decay=0.0",
+        "optimizer.clip_norm=null",
+    )
     refused, stopped = runs.run_all(
         [
             runs.arguments(config, tmp_path / "vocabulary", *other_vocabulary),
