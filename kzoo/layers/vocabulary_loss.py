@@ -164,9 +164,12 @@ def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor, gradient_dt
 
 def _one_chunk(hidden, target_ids, weights, table, bias, dtype):
     logits = _logits(hidden, table, bias)
-    losses, correct, excess = _scores(logits, target_ids)
-    # Weighting the narrow factors spares a pass over the wide one.
-    excess = tf.cast(excess, dtype)
+    losses, correct, numerators, sums = _scores(logits, target_ids)
+    # Softmax minus one-hot, times the sums: to divide, and to weight, the narrow factors spares
+    # two passes over the wide one.
+    targets = tf.stack([tf.range(tf.size(target_ids)), target_ids], axis=1)
+    excess = tf.cast(tf.tensor_scatter_nd_sub(numerators, targets, sums), dtype)
+    weights = weights / sums
     weighted_hidden = tf.cast(tf.cast(hidden, tf.float32) * weights[:, None], dtype)
     hidden_gradient = weights[:, None] * _product(excess, tf.cast(table, dtype))
     table_gradient = _product(excess, weighted_hidden, transpose_a=True)
@@ -180,22 +183,20 @@ def _logits(hidden, table, bias):
 
 
 def _scores(logits, target_ids):
-    """Losses [rows], hits [rows], and softmax minus one-hot [rows, vocabulary_size]."""
+    """Losses [rows], hits [rows], numerators of the softmax [rows, vocabulary_size], sums [rows].
+
+    Of plain operations: TensorFlow's fused one is slower on a CPU, and refused on a GPU under
+    determinism.
+    """
     target_logits = tf.gather(logits, target_ids, axis=1, batch_dims=1)
-    correct = target_logits >= tf.reduce_max(logits, axis=-1)
-    if tf.config.list_logical_devices("GPU"):
-        # The fused op has no deterministic kernel for GPUs: TensorFlow refuses to run it there once
-        # determinism is asked for.
-        log_probabilities = tf.nn.log_softmax(logits)
-        losses = -tf.gather(log_probabilities, target_ids, axis=1, batch_dims=1)
-        excess = tf.exp(log_probabilities) - tf.one_hot(target_ids, tf.shape(logits)[1])
-        return losses, correct, excess
-    # Last to read the logits, this op writes its second output over them.
+    highest = tf.reduce_max(logits, axis=-1)
+    correct = target_logits >= highest
+    # Last to read the logits, these write over them.
     with tf.control_dependencies([correct]):
-        losses, excess = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=logits, labels=target_ids
-        )
-    return losses, correct, excess
+        numerators = tf.exp(logits - highest[:, None])
+    sums = tf.reduce_sum(numerators, axis=-1)
+    losses = tf.math.log(sums) + highest - target_logits
+    return losses, correct, numerators, sums
 
 
 def _product(a, b, **transposes):

@@ -114,28 +114,13 @@ def test_gradients_equal_finite_differences(problem):
         np.testing.assert_allclose((gradient.numpy() * direction).sum(), slope, rtol=1e-4)
 
 
-def test_with_a_gpu_it_is_the_same_without_the_op_that_has_no_deterministic_kernel(
-    problem, monkeypatch
-):
-    def train_and_score(values):
-        total, gradients = gradients_of(chunked(4), **values)
-        rest = {name: value for name, value in values.items() if name != "weights"}
-        return [total, *gradients, *vocabulary_scores(**rest, chunk_size=4)]
-
-    def op_types():
-        graph = tf.function(lambda: train_and_score(values)).get_concrete_function().graph
-        definition = graph.as_graph_def()
-        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-        return {node.op for node in nodes}
-
+def test_it_needs_no_op_that_tensorflow_refuses_on_a_gpu_under_determinism(problem):
     values = problem(23)
-    fused = "SparseSoftmaxCrossEntropyWithLogits"
-    expected = train_and_score(values)
-    assert fused in op_types()
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind])
-    for found, reference in zip(train_and_score(values), expected, strict=True):
-        np.testing.assert_allclose(found, reference, atol=1e-5, rtol=1e-5)
-    assert fused not in op_types()
+    graph = tf.function(lambda: gradients_of(chunked(4), **values)).get_concrete_function().graph
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    assert "MatMul" in {node.op for node in nodes}
+    assert "SparseSoftmaxCrossEntropyWithLogits" not in {node.op for node in nodes}
 
 
 def test_an_upstream_gradient_is_multiplied_in(problem):
