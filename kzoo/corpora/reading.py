@@ -139,7 +139,7 @@ def _lines(text: str) -> Document:
     """The lines of a document that came as one string, without blank ones."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").removesuffix("\r")
-    return [line for line in text.split("\n") if line.strip()]
+    return [line for line in text.split("\n") if line and not line.isspace()]
 
 
 def _decoded_lines(segment: Segment, bad_text: BadText) -> Iterator[tuple[int, str]]:
