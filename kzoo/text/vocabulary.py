@@ -95,12 +95,6 @@ class Vocabulary:
         )
         return _frozen(np.flatnonzero(ordinary).astype(np.int32))
 
-    @functools.cached_property
-    def starts_word(self) -> np.ndarray:
-        """Whether each piece begins a word, which SentencePiece marks by `▁`; bool [size]."""
-        pieces = self.processor.id_to_piece(list(range(self.size)))
-        return _frozen(np.array([piece.startswith("▁") for piece in pieces]))
-
     def encode(self, text: str) -> np.ndarray:
         """The piece ids of `text`, without `[CLS]` and `[SEP]`: int32 [number of pieces]."""
         return self.processor.encode_as_numpy(text)

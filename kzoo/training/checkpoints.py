@@ -25,10 +25,10 @@ _BEST_FILE = "best.json"
 
 
 class Best(NamedTuple):
-    """The checkpoint that did best, and by which value."""
+    """The checkpoint that did best, and its loss on held-out text."""
 
     step: int
-    value: float
+    loss: float
 
 
 class Checkpoints:
@@ -136,17 +136,15 @@ class Checkpoints:
             self._remove_superseded(step)
         return final
 
-    def mark_best(self, step: int, value: float, *, higher_is_better: bool = False) -> bool:
-        """Keeps the checkpoint of a step as the best one if its value beats the best so far.
+    def mark_best(self, step: int, loss: float) -> bool:
+        """Keeps the checkpoint of a step as the best one if its loss is below the best so far.
 
         The step that is the best already, taken again since its checkpoint was damaged, is
         marked anew.
 
         Args:
             step: a step whose checkpoint is there.
-            value: what it achieved, such as its held-out loss. Neither NaN nor the worst
-                infinity is ever the best.
-            higher_is_better: what beats what.
+            loss: on held-out text; neither NaN nor infinity is ever the best.
 
         Returns:
             Whether it is the best now.
@@ -157,15 +155,12 @@ class Checkpoints:
         if step not in self.steps():
             raise ValueError(f"step {step} has no checkpoint in {self._folder}")
         best = self.best()
-        if best is None or best.step == step:
-            to_beat = -math.inf if higher_is_better else math.inf
-        else:
-            to_beat = best.value
-        if not (value > to_beat if higher_is_better else value < to_beat):
+        to_beat = math.inf if best is None or best.step == step else best.loss
+        if not loss < to_beat:
             return False
         path = os.path.join(self._folder, _BEST_FILE)
         with _user_errors(f"cannot write {path}"):
-            checkpoint_files.write_json(path + ".partial", Best(step, float(value))._asdict())
+            checkpoint_files.write_json(path + ".partial", Best(step, float(loss))._asdict())
             tf.io.gfile.rename(path + ".partial", path, overwrite=True)
             self._remove_superseded(self.steps()[-1])
         return True

@@ -192,7 +192,7 @@ class TrainingLoop:
         if measured is None:
             return False
         best = self._checkpoints.best()
-        return best is None or best.step == step or measured["loss"] < best.value
+        return best is None or best.step == step or measured["loss"] < best.loss
 
 
 @dataclass

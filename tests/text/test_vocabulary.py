@@ -43,15 +43,6 @@ def test_special_pieces_are_found_wherever_they_are():
     assert vocabulary.ordinary_ids.dtype == np.int32
 
 
-def test_which_pieces_start_a_word(vocabulary_folder):
-    vocabulary = Vocabulary.load(vocabulary_folder)
-    ids = vocabulary.encode("The market in the morning")
-    pieces = [vocabulary.processor.id_to_piece(int(token_id)) for token_id in ids]
-    starts = vocabulary.starts_word[ids].tolist()
-    assert starts == [piece.startswith("▁") for piece in pieces]
-    assert sum(starts) == 5
-
-
 def test_encoding_gives_what_sentencepiece_gives(vocabulary_folder):
     vocabulary = Vocabulary.load(vocabulary_folder)
     lines = ["The market", "", "बाज़ार में", "[MASK] </s>"]

@@ -130,13 +130,6 @@ def test_the_best_step_taken_again_is_marked_anew(tmp_path):
     assert Checkpoints(tmp_path).best() == Best(2, 6.0)
 
 
-def test_the_best_may_be_the_highest(tmp_path):
-    checkpoints = saved(tmp_path, [1, 2])
-    assert checkpoints.mark_best(1, 0.5, higher_is_better=True)
-    assert not checkpoints.mark_best(2, 0.4, higher_is_better=True)
-    assert checkpoints.mark_best(2, 0.6, higher_is_better=True)
-
-
 def test_nan_is_not_even_the_first_best(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     assert not checkpoints.mark_best(1, float("nan"))
