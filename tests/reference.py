@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
+from kzoo.interchange.hugging_face_names import hugging_face_name
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 
@@ -36,39 +37,6 @@ def hugging_face_weights_into(model: RemBertMaskedLM, folder: Path) -> None:
         value = tensors.pop(hugging_face_name(variable.path))
         variable.assign(value.T if variable.path.endswith("/kernel") else value)
     assert not tensors, f"unused: {sorted(tensors)}"
-
-
-def hugging_face_name(path: str) -> str:
-    """The name in a RemBertForMaskedLM state dict of the variable at `path`."""
-    for ours, theirs in _NAMES:
-        path = path.replace(ours, theirs)
-    return path
-
-
-_NAMES = (
-    ("/gamma", ".weight"),
-    ("/beta", ".bias"),
-    ("/kernel", ".weight"),
-    ("/bias", ".bias"),
-    ("/embeddings", ".weight"),
-    ("masked_lm_head/table", "cls.predictions.decoder.weight"),
-    ("masked_lm_head.bias", "cls.predictions.decoder.bias"),
-    ("masked_lm_head/layer_norm", "cls.predictions.LayerNorm"),
-    ("masked_lm_head/", "cls.predictions."),
-    ("embeddings/token_embedding", "rembert.embeddings.word_embeddings"),
-    ("embeddings/position_embedding", "rembert.embeddings.position_embeddings"),
-    ("embeddings/segment_embedding", "rembert.embeddings.token_type_embeddings"),
-    ("embeddings/layer_norm", "rembert.embeddings.LayerNorm"),
-    ("embeddings/projection", "rembert.encoder.embedding_hidden_mapping_in"),
-    ("encoder_block_", "rembert.encoder.layer."),
-    ("/attention/output", ".attention.output.dense"),
-    ("/attention_layer_norm", ".attention.output.LayerNorm"),
-    ("/attention/", ".attention.self."),
-    ("/intermediate", ".intermediate.dense"),
-    ("/output_layer_norm", ".output.LayerNorm"),
-    ("/output", ".output.dense"),
-    ("pooler/", "rembert.pooler."),
-)
 
 
 def random_weights_into(model, seed: int = 0, scale: float = 0.1) -> None:

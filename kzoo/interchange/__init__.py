@@ -1,0 +1,1 @@
+"""Weights that come from other programs, and go to them."""
