@@ -35,7 +35,7 @@ class LocalClient:
             self._loaded = tf.saved_model.load(self.source)
         except (OSError, ValueError, tf.errors.OpError) as error:
             raise KzooError(
-                f"{folder}: the SavedModel cannot be loaded: {_first_line(error)}"
+                f"{folder}: the SavedModel cannot be loaded: {_reason(error)}"
             ) from error
 
     def signatures(self) -> Mapping[str, Signature]:
@@ -58,7 +58,7 @@ class LocalClient:
             outputs = self._loaded.signatures[signature](**tensors)
         except tf.errors.OpError as error:
             raise KzooError(
-                f"signature {signature!r} of {self.source}: {_first_line(error)}"
+                f"signature {signature!r} of {self.source}: {_reason(error)}"
             ) from error
         return {name: value.numpy() for name, value in outputs.items()}
 
@@ -82,7 +82,8 @@ def _numpy_type(spec: tf.TensorSpec) -> type:
     return spec.dtype.as_numpy_dtype
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """What an error of TensorFlow says, without the graph's nodes around it."""
     lines = [line.strip() for line in getattr(error, "message", str(error)).splitlines()]
-    return next((line for line in lines if line), type(error).__name__)
+    failed = [line for line in lines if line.startswith("assertion failed: ")]
+    return next(filter(None, failed + lines), type(error).__name__)

@@ -94,7 +94,8 @@ def predict(
         For each text, in the order of `texts`, a dict that can be written as JSON: `text` and the
         signature's outputs. Where there is an `input_mask`, `sequence_output` has the vectors of
         this text's tokens alone. Filled masks are a list `masks`, one for each `[MASK]` of the
-        text, each with its `position` among the tokens and its `candidates`.
+        text, each with its `position` among the tokens and its `candidates`; `num_masks_cut_off`
+        says of a text that was too long how many are beyond its end.
     """
     texts = iter(texts)
     while window := list(itertools.islice(texts, batch_size * _SORTED_BATCHES)):
@@ -116,8 +117,10 @@ def predict(
 
 
 def _result(text: str, row: dict[str, np.ndarray]) -> dict[str, Any]:
-    if "mask_count" in row:
-        return {"text": text, "masks": _filled_masks(row)}
+    if "num_masks" in row:
+        cut_off = int(row["num_masks_cut_off"])
+        notice = {"num_masks_cut_off": cut_off} if cut_off else {}
+        return {"text": text, "masks": _filled_masks(row), **notice}
     if "input_mask" in row:
         num_tokens = int(row.pop("input_mask").sum())
         row["sequence_output"] = row["sequence_output"][:num_tokens]
@@ -137,7 +140,7 @@ def _filled_masks(row: dict[str, np.ndarray]) -> list[dict[str, Any]]:
                 if _plain(piece)
             ],
         }
-        for mask in range(int(row["mask_count"]))
+        for mask in range(int(row["num_masks"]))
     ]
 
 

@@ -5,7 +5,7 @@ take such an output for base64.
 """
 
 _IDS = ("input_word_ids", "input_mask", "input_type_ids")
-_FILLED = ("pieces", "probabilities", "mask_positions", "mask_count")
+_FILLED = ("pieces", "probabilities", "mask_positions", "num_masks", "num_masks_cut_off")
 
 SERVING: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "serving_default": (("text",), ("pooled_output",)),

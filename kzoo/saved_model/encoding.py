@@ -1,0 +1,72 @@
+"""What every exported module computes with an encoder, and how it keeps the encoder's variables."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kzoo.layers.pooler import Pooler
+from kzoo.models.backbone import RemBertBackbone
+
+INPUT_NAMES = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+def encode(
+    backbone: RemBertBackbone, inputs: Mapping[str, tf.Tensor], training: bool = False
+) -> dict[str, Any]:
+    """Runs an encoder inside a graph, under TF Hub's names for inputs and outputs.
+
+    Args:
+        backbone: the encoder, of whatever precision.
+        inputs: `input_word_ids`, `input_mask` (0 at padding) and `input_type_ids`, each integers
+            [batch, length]. Others are left alone.
+        training: whether dropout is active.
+
+    Returns:
+        `sequence_output` float32 [batch, length, H]; `pooled_output` float32 [batch, H], the mean
+        over the tokens where the backbone has no pooler; `default`, the same; `encoder_outputs`,
+        the outputs of all layers, float32 [batch, length, H] each.
+
+    Raises:
+        tf.errors.InvalidArgumentError: in the graph, for more ids in a row than the model has
+            positions.
+    """
+    token_ids, padding_mask, segment_ids = (inputs[name] for name in INPUT_NAMES)
+    with tf.control_dependencies([_check_length(token_ids, backbone.max_sequence_length)]):
+        token_ids = tf.identity(token_ids)
+    states = backbone.hidden_states(
+        {"token_ids": token_ids, "padding_mask": padding_mask, "segment_ids": segment_ids},
+        training=training,
+    )
+    pooler = backbone.pooler_layer or Pooler("mean", dtype="float32")
+    pooled = tf.cast(pooler(states[-1], padding_mask), tf.float32)
+    layers = [tf.cast(state, tf.float32) for state in states[1:]]
+    return {
+        "sequence_output": layers[-1],
+        "pooled_output": pooled,
+        "default": pooled,
+        "encoder_outputs": layers,
+    }
+
+
+def _check_length(token_ids: tf.Tensor, max_sequence_length: int) -> tf.Operation:
+    length = tf.shape(token_ids)[1]
+    message = f"the model has {max_sequence_length} positions. Received: ids of length"
+    return tf.debugging.Assert(length <= max_sequence_length, [message, length])
+
+
+def variables_by_path(variables: Iterable[keras.Variable]) -> dict[str, Any]:
+    """TensorFlow's variables in dictionaries of dictionaries, as their paths have it.
+
+    A module that has this as an attribute stores them under these paths, and nothing else of the
+    model: neither its layers nor their configuration.
+    """
+    tree: dict[str, Any] = {}
+    for variable in variables:
+        *folders, name = variable.path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = variable.value
+    return tree

@@ -1,0 +1,147 @@
+"""The module that TensorFlow Serving serves: text in, vectors out."""
+
+import functools
+import os
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from kzoo.errors import KzooError
+from kzoo.models.backbone import RemBertBackbone
+from kzoo.saved_model.encoding import INPUT_NAMES, encode, variables_by_path
+from kzoo.saved_model.text_graph import TextGraph
+
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+# Two texts of different lengths and scripts, so that the graph has something to pad.
+WARMUP_TEXTS = ("Text", "Mehr Text, длинный текст, 更长的文本")
+
+
+def ids_spec(name: str, dtype: tf.DType = tf.int32) -> tf.TensorSpec:
+    """A batch of rows of ids, of any size."""
+    return tf.TensorSpec([None, None], dtype, name=name)
+
+
+class ServingModule(tf.Module):
+    """An encoder with signatures for text and for ids.
+
+    Signatures:
+
+    - `serving_default`: `text` string [batch] → `pooled_output` float32 [batch, H].
+    - `sequence_output`: `text` → `sequence_output` float32 [batch, length, H] and `input_mask`
+      int32 [batch, length], 1 at the tokens: [CLS], the pieces, [SEP].
+    - `from_ids`: `input_word_ids`, `input_mask`, `input_type_ids` int32 [batch, length] →
+      `pooled_output`, `sequence_output`.
+
+    Text is cut to `sequence_length` and padded inside the graph, to the longest row of its batch:
+    short texts cost little. Outputs are float32. The first dimension of every input and output is
+    the batch, of any size (0 too), so that a server may put requests together.
+
+    Attributes:
+        model_name: the name under which it is served.
+        sequence_length: the most tokens that a text may have, [CLS] and [SEP] among them.
+        weights: the backbone's variables, under their paths.
+    """
+
+    model_name = "encoder"
+
+    def __init__(self, backbone: RemBertBackbone, text_graph: TextGraph, sequence_length: int):
+        """Makes the module of a backbone's own variables, whatever their precision.
+
+        Raises:
+            KzooError: if the backbone has too few positions, or no row for a piece.
+        """
+        super().__init__(name="serving")
+        check_fits(backbone, text_graph, sequence_length)
+        self.sequence_length = sequence_length
+        self.weights = variables_by_path(backbone.variables)
+        self._text_graph = text_graph
+        # A function, and not the backbone, which would be stored with its layers.
+        self._encode = functools.partial(encode, backbone)
+
+    @tf.function(input_signature=[TEXT])
+    def serving_default(self, text):
+        """Text → `pooled_output`."""
+        return {"pooled_output": self._encode(self._packed(text))["pooled_output"]}
+
+    @tf.function(input_signature=[TEXT])
+    def sequence_output(self, text):
+        """Text → `sequence_output` and `input_mask`."""
+        packed = self._packed(text)
+        outputs = self._encode(packed)
+        return {
+            "sequence_output": outputs["sequence_output"],
+            "input_mask": packed["input_mask"],
+        }
+
+    @tf.function(input_signature=[ids_spec(name) for name in INPUT_NAMES])
+    def from_ids(self, input_word_ids, input_mask, input_type_ids):
+        """Ids → `pooled_output` and `sequence_output`."""
+        values = (input_word_ids, input_mask, input_type_ids)
+        outputs = self._encode(dict(zip(INPUT_NAMES, values, strict=True)))
+        return {name: outputs[name] for name in ("pooled_output", "sequence_output")}
+
+    def _packed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        pieces = self._text_graph.tokenize(text)
+        return self._text_graph.pack([pieces], self.sequence_length, pad_to_length=False)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """Writes a SavedModel.
+
+        Raises:
+            KzooError: if `folder` is there already: no version is ever written twice.
+        """
+        save_with_signatures(self, folder, ("serving_default", "sequence_output", "from_ids"))
+
+    def warmup_inputs(self) -> dict[str, dict[str, np.ndarray]]:
+        """A small request for each signature: signature → input → value."""
+        text = warmup_texts()
+        ids = [self._text_graph.cls_id, self._text_graph.unk_id, self._text_graph.sep_id]
+        ids = np.array([ids, ids], np.int32)
+        return {
+            "serving_default": {"text": text},
+            "sequence_output": {"text": text},
+            "from_ids": dict(
+                zip(INPUT_NAMES, (ids, np.ones_like(ids), np.zeros_like(ids)), strict=True)
+            ),
+        }
+
+
+def warmup_texts() -> np.ndarray:
+    """`WARMUP_TEXTS` as a signature takes them: UTF-8 in an array of objects [2]."""
+    return np.array([text.encode() for text in WARMUP_TEXTS], dtype=object)
+
+
+def check_fits(backbone: RemBertBackbone, text_graph: TextGraph, sequence_length: int) -> None:
+    """Raises a KzooError unless every id and position that text gives is one of the backbone's."""
+    if sequence_length > backbone.max_sequence_length:
+        raise KzooError(
+            f"the model has {backbone.max_sequence_length} positions: text cannot have more "
+            f"tokens. Received: sequence_length={sequence_length}"
+        )
+    if text_graph.vocabulary_size > backbone.vocabulary_size:
+        raise KzooError(
+            f"the vocabulary has {text_graph.vocabulary_size} pieces, but the model's input table "
+            f"has {backbone.vocabulary_size} rows: is it the vocabulary of this model?"
+        )
+
+
+def save_with_signatures(
+    module: tf.__internal__.tracking.AutoTrackable,
+    folder: str | os.PathLike,
+    signatures: Iterable[str],
+) -> None:
+    """Writes a SavedModel to a folder that is not there yet.
+
+    Args:
+        module: what is written.
+        folder: where to; parents are made.
+        signatures: the names of the module's functions that are its signatures.
+
+    Raises:
+        KzooError: if `folder` is there.
+    """
+    if os.path.exists(folder):
+        raise KzooError(f"{os.fspath(folder)} is there already: no version is ever written twice")
+    functions = {name: getattr(module, name) for name in signatures}
+    tf.saved_model.save(module, os.fspath(folder), functions)
