@@ -1,0 +1,45 @@
+"""What a change of the vocabulary does to the tables that have a row for each piece."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyChange:
+    """Which old rows a new table is made of. The same for every table, whatever its width.
+
+    Attributes:
+        row_ids: int64 [new size]: the old row that each new row is a copy of.
+        means: new row → int64 [n], n at least 1: the old rows whose mean it is instead.
+    """
+
+    row_ids: np.ndarray
+    means: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Rows of a new table."""
+        return len(self.row_ids)
+
+    def rows(self, table: np.ndarray) -> np.ndarray:
+        """A new table, or a new bias.
+
+        Args:
+            table: float32 [old size, …].
+
+        Returns:
+            float32 [new size, …]; copies are equal to the bit.
+
+        Raises:
+            IndexError: the table has no such row.
+        """
+        if self.row_ids.max(initial=0) >= len(table):
+            raise IndexError(f"no row {self.row_ids.max()} in a table of {len(table)}")
+        new = np.empty((self.size, *table.shape[1:]), np.float32)
+        # With any other mode NumPy would make another copy of the table on the way.
+        np.take(table, self.row_ids, axis=0, out=new, mode="clip")
+        for row, ids in self.means.items():
+            new[row] = table[ids].mean(axis=0, dtype=np.float64)
+        return new
