@@ -16,13 +16,108 @@ stretches the rest: hence further pre-training.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from kzoo.errors import KzooError
+from kzoo.interchange.derived_weights import Derived, DerivedWeights
 
 _BLOCK_ROWS = 8192
+
+# Paths of variables of a `RemBertMaskedLM`.
+_TABLES = (
+    "embeddings/token_embedding/embeddings",
+    "embeddings/position_embedding/embeddings",
+    "embeddings/segment_embedding/embeddings",
+)
+_GAMMA, _BETA = "embeddings/layer_norm/gamma", "embeddings/layer_norm/beta"
+_KERNEL, _BIAS = "embeddings/projection/kernel", "embeddings/projection/bias"
+_OUTPUT_TABLE = "masked_lm_head/table"
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizedModel:
+    """A model with a narrower input table.
+
+    Attributes:
+        arguments: of its `RemBertBackbone`.
+        output_embedding_dim: of its `RemBertMaskedLM`; a tied table has become two.
+        weights: a source of its weights.
+        energy_kept: see `FactorizedTables`.
+    """
+
+    arguments: dict[str, Any]
+    output_embedding_dim: int
+    weights: DerivedWeights
+    energy_kept: float
+
+
+def factorize_model(
+    arguments: Mapping[str, Any],
+    output_embedding_dim: int | str,
+    weights,
+    embedding_dim: int,
+    name_of: Callable[[str], str],
+    *,
+    transpose: bool,
+) -> FactorizedModel:
+    """Makes the input table of a model narrower.
+
+    Args:
+        arguments: of its `RemBertBackbone`.
+        output_embedding_dim: of its `RemBertMaskedLM`.
+        weights: a source of its weights.
+        embedding_dim: the new width.
+        name_of: from the path of a variable to the name of its tensor.
+        transpose: whether the source's kernels are [outputs, inputs].
+
+    Raises:
+        KzooError: the width is none that a table can be made to.
+    """
+    width, hidden_dim = arguments["embedding_dim"], arguments["hidden_dim"]
+    projection = None
+    if arguments.get("project_embeddings") is True or width != hidden_dim:
+        kernel = weights.read(name_of(_KERNEL))
+        projection = kernel.T if transpose else kernel, weights.read(name_of(_BIAS))
+    tables = [weights.read(name_of(path)) for path in _TABLES]
+    new = factorize(
+        tables,
+        weights.read(name_of(_GAMMA)),
+        weights.read(name_of(_BETA)),
+        embedding_dim,
+        projection,
+    )
+    kernel = new.kernel.T if transpose else new.kernel
+    made = {
+        _GAMMA: np.ones(embedding_dim, np.float32),
+        _BETA: np.zeros(embedding_dim, np.float32),
+        _KERNEL: kernel,
+        _BIAS: new.bias,
+    }
+    derived = {
+        name_of(path): Derived(value.shape, (), lambda value=value: value)
+        for path, value in made.items()
+    }
+    for path, table in zip(_TABLES, tables, strict=True):
+        shape = (len(table), embedding_dim)
+        derived[name_of(path)] = Derived(shape, (name_of(path),), new.narrow)
+    if output_embedding_dim == "tied":
+        output_embedding_dim = width
+        words = name_of(_TABLES[0])
+        derived[name_of(_OUTPUT_TABLE)] = Derived(tables[0].shape, (words,), lambda table: table)
+    return FactorizedModel(
+        arguments={
+            **arguments,
+            "embedding_dim": embedding_dim,
+            # Without it, a table that happens to be as wide as the layers would have none.
+            "project_embeddings": True if embedding_dim == hidden_dim else "auto",
+        },
+        output_embedding_dim=output_embedding_dim,
+        weights=DerivedWeights(weights, derived),
+        energy_kept=new.energy_kept,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from kzoo.interchange.sentencepiece_proto import (
     ModelProto,
     PieceType,
     normal_scores,
-    parse,
+    parse_model,
     raw_processor,
     serialize,
 )
@@ -112,7 +112,7 @@ def grow_vocabulary(
         KzooError: the vocabulary is not a unigram model, or text could never give a piece; all
             such pieces are named.
     """
-    proto = parse(vocabulary)
+    proto = parse_model(vocabulary.model, vocabulary.source)
     wanted, already_there = _new_and_old(vocabulary, proto, pieces)
     spelled = raw_processor(proto).encode(wanted, out_type=int)
     scores = _scores(proto, wanted)

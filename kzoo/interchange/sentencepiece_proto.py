@@ -9,9 +9,9 @@ import enum
 
 import sentencepiece
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from kzoo.errors import KzooError
-from kzoo.text.vocabulary import Vocabulary
 
 WORD_START = "▁"
 """What SentencePiece writes for a space: U+2581."""
@@ -101,18 +101,25 @@ def _model_proto() -> type:
 ModelProto = _model_proto()
 
 
-def parse(vocabulary: Vocabulary) -> ModelProto:
-    """The model of a vocabulary, to be changed.
+def parse_model(model: bytes, source: str) -> ModelProto:
+    """Reads a serialized model, to be changed.
+
+    Args:
+        model: the bytes of a `.model` file.
+        source: its path, or what else an error may call it.
 
     Raises:
-        KzooError: it is not a unigram model. The pieces of a BPE model hang together, since each
-            is merged from two others.
+        KzooError: it is no model, or not a unigram model. The pieces of a BPE model hang together,
+            since each is merged from two others.
     """
-    proto = ModelProto.FromString(vocabulary.model)
+    try:
+        proto = ModelProto.FromString(model)
+    except DecodeError as error:
+        raise KzooError(f"{source} is not a SentencePiece model") from error
     if proto.trainer_spec.model_type != _ModelType.UNIGRAM:
         kind = _ModelType(proto.trainer_spec.model_type).name
         raise KzooError(
-            f"{vocabulary.source}: only a unigram model can be changed piece by piece. "
+            f"{source}: only a unigram model can be changed piece by piece. "
             f"Received: a model of type {kind}"
         )
     return proto

@@ -20,7 +20,7 @@ from kzoo.interchange.sentencepiece_proto import (
     WORD_START,
     ModelProto,
     PieceType,
-    parse,
+    parse_model,
     serialize,
 )
 from kzoo.interchange.vocabulary_change import VocabularyChange
@@ -119,7 +119,7 @@ def trim_vocabulary(vocabulary: Vocabulary, counts: np.ndarray, num_rows: int) -
     Raises:
         KzooError: the vocabulary is not a unigram model.
     """
-    proto = parse(vocabulary)
+    proto = parse_model(vocabulary.model, vocabulary.source)
     kept = counts > 0
     kept |= np.array(
         [piece.type in _ALWAYS_KEPT or piece.piece == WORD_START for piece in proto.pieces]

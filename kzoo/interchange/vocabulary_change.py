@@ -1,9 +1,15 @@
 """What a change of the vocabulary does to the tables that have a row for each piece."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+
+from kzoo.interchange.derived_weights import Derived, DerivedWeights
+
+# Paths of the variables of a `RemBertMaskedLM` that have a row for each piece. Each has its own
+# width; a tied model has no output table.
+_PATHS = ("embeddings/token_embedding/embeddings", "masked_lm_head/table", "masked_lm_head/bias")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,3 +49,18 @@ class VocabularyChange:
         for row, ids in self.means.items():
             new[row] = table[ids].mean(axis=0, dtype=np.float64)
         return new
+
+    def apply(self, weights, name_of: Callable[[str], str]) -> DerivedWeights:
+        """The weights of the model with the new vocabulary.
+
+        Args:
+            weights: a source of weights, with or without a head.
+            name_of: from the path of a variable to the name of its tensor.
+        """
+        names = set(weights.names())
+        derived = {}
+        for name in map(name_of, _PATHS):
+            if name in names:
+                shape = (self.size, *weights.shape(name)[1:])
+                derived[name] = Derived(shape, (name,), self.rows)
+        return DerivedWeights(weights, derived)
