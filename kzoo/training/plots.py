@@ -11,6 +11,7 @@ from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+from kzoo.picture import write_picture
 
 FLAGS = flags.FlagValues()
 flags.DEFINE_string("metrics", None, "A run's metrics.jsonl.", flag_values=FLAGS)
@@ -39,25 +40,7 @@ def plot_losses(metrics_path: str | os.PathLike[str], output_path: str | os.Path
     Raises:
         KzooError: if there is nothing to draw, or the picture cannot be written.
     """
-    output_path = os.fspath(output_path)
-    kind = os.path.splitext(output_path)[1].lower().removeprefix(".")
-    if kind not in ("svg", "png"):
-        raise KzooError(f"a picture is a .svg or .png; received {output_path}")
-    losses, unigram = _read_losses(metrics_path)
-
-    import matplotlib
-
-    matplotlib.use("agg")
-    partial = f"{output_path}.partial"
-    with matplotlib.rc_context({"svg.hashsalt": "kzoo", "font.family": "DejaVu Sans"}):
-        figure = _draw(losses, unigram)
-        try:
-            figure.savefig(
-                partial, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None
-            )
-            os.replace(partial, output_path)
-        except OSError as error:
-            raise KzooError(f"cannot write {output_path}: {error.strerror}") from error
+    write_picture(lambda: _draw(*_read_losses(metrics_path)), output_path)
 
 
 def _read_losses(
