@@ -27,3 +27,11 @@ def train(**options) -> bytes:
         **{"vocab_size": 300, **_SPECIAL, **options},
     )
     return model.getvalue()
+
+
+def xlm_roberta_model() -> tuple[sentencepiece.SentencePieceProcessor, bytes]:
+    """A model with the special pieces that XLM-R's has: as SentencePiece makes them."""
+    model = train(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, control_symbols=[])
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor, model

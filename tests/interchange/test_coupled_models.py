@@ -1,0 +1,222 @@
+"""BERT and XLM-R become models with two tables that compute the same."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kzoo import KzooError
+from kzoo.interchange.coupled_models import decouple
+from kzoo.interchange.hugging_face_names import hugging_face_name
+from kzoo.models.backbone import RemBertBackbone
+from kzoo.models.masked_lm import RemBertMaskedLM
+from tests.interchange.arrays import Arrays, assign
+
+_SHAPE = {
+    "vocab_size": 60,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 20,
+}
+CONFIGS = {
+    "bert": {**_SHAPE, "model_type": "bert", "type_vocab_size": 2},
+    "xlm_roberta": {
+        **_SHAPE,
+        "model_type": "xlm-roberta",
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+    },
+}
+FAMILIES = list(CONFIGS)
+BIAS = {"bert": "cls.predictions.bias", "xlm_roberta": "lm_head.bias"}
+DECODER = {"bert": "cls.predictions.decoder.weight", "xlm_roberta": "lm_head.decoder.weight"}
+PREFIX = {"bert": "bert.", "xlm_roberta": "roberta."}
+
+
+def tensors(family: str, pooler: bool = False) -> dict[str, np.ndarray]:
+    """The state dict of a small model, as files have it: what is tied is there once."""
+    config, prefix = CONFIGS[family], PREFIX[family]
+    width, inner, rows = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    head = {"bert": "cls.predictions.transform.", "xlm_roberta": "lm_head."}[family]
+    head_norm = {"bert": "LayerNorm", "xlm_roberta": "layer_norm"}[family]
+    dense = {head + "dense": (width, width)}
+    norms = [prefix + "embeddings.LayerNorm", head + head_norm]
+    for layer in range(config["num_hidden_layers"]):
+        stem = f"{prefix}encoder.layer.{layer}."
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            dense[f"{stem}attention.{name}"] = (width, width)
+        dense |= {
+            stem + "intermediate.dense": (inner, width),
+            stem + "output.dense": (width, inner),
+        }
+        norms += [stem + "attention.output.LayerNorm", stem + "output.LayerNorm"]
+    if pooler:
+        dense[prefix + "pooler.dense"] = (width, width)
+    shapes = {
+        prefix + "embeddings.word_embeddings.weight": (rows, width),
+        prefix + "embeddings.position_embeddings.weight": (20, width),
+        prefix + "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], width),
+        BIAS[family]: (rows,),
+    }
+    for name, shape in dense.items():
+        shapes |= {name + ".weight": shape, name + ".bias": shape[:1]}
+    for name in norms:
+        shapes |= {name + ".weight": (width,), name + ".bias": (width,)}
+    random = np.random.default_rng(0)
+    return {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def model_of(decoupled) -> tuple[RemBertMaskedLM, set[str]]:
+    """The model with its weights, and the names of tensors that it has no use for."""
+    model = RemBertMaskedLM(RemBertBackbone(**decoupled.arguments), decoupled.output_embedding_dim)
+    return model, assign(model, decoupled.weights, hugging_face_name, transpose=True)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooler", [False, True])
+def test_every_tensor_is_used(family, pooler):
+    decoupled = decouple(CONFIGS[family], Arrays(tensors(family, pooler)), family, "folder")
+    model, left = model_of(decoupled)
+    assert not left
+    backbone = model.backbone
+    assert backbone.pooler == ("dense" if pooler else "mean")
+    assert backbone.embeddings.projection is None
+    table = tensors(family)[PREFIX[family] + "embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(model.head.table.numpy(), table)
+    # A copy, which training moves alone.
+    assert model.head.tied_embedding is None
+
+
+def test_positions_begin_where_xlm_r_has_its_first():
+    arrays = tensors("xlm_roberta")
+    decoupled = decouple(CONFIGS["xlm_roberta"], Arrays(arrays), "xlm_roberta", "folder")
+    backbone = model_of(decoupled)[0].backbone
+    assert backbone.max_sequence_length == 18
+    positions = arrays["roberta.embeddings.position_embeddings.weight"]
+    np.testing.assert_array_equal(
+        backbone.embeddings.position_embedding.embeddings.numpy(), positions[2:]
+    )
+    segments = backbone.embeddings.segment_embedding.embeddings.numpy()
+    np.testing.assert_array_equal(segments[0], segments[1])
+    assert len(decoupled.notes) == 3
+
+
+def test_old_files_are_read():
+    """Names of LayerNorm as in TensorFlow, and what is tied stored again."""
+    arrays = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): array
+        for name, array in tensors("bert").items()
+    }
+    arrays["cls.predictions.decoder.weight"] = arrays["bert.embeddings.word_embeddings.weight"]
+    arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"]
+    arrays["cls.seq_relationship.weight"] = np.zeros((2, 24), np.float32)
+    _, left = model_of(decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder"))
+    assert left == {"cls.seq_relationship.weight"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_output_table_of_its_own_is_kept_where_the_configuration_says_so(family):
+    arrays = tensors(family)
+    own = np.ones((60, 24), np.float32)
+    arrays[DECODER[family]] = own
+    config = {**CONFIGS[family], "tie_word_embeddings": False}
+    model, left = model_of(decouple(config, Arrays(arrays), family, "folder"))
+    assert not left
+    np.testing.assert_array_equal(model.head.table.numpy(), own)
+    tied = decouple(CONFIGS[family], Arrays(arrays), family, "folder")
+    with pytest.raises(KzooError, match=rf"{DECODER[family]} differs from .*word_embeddings"):
+        model_of(tied)
+
+
+def test_an_encoder_alone_gets_no_output_table():
+    arrays = {
+        name.removeprefix("bert."): array
+        for name, array in tensors("bert").items()
+        if not name.startswith("cls.")
+    }
+    decoupled = decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder")
+    backbone = RemBertBackbone(**decoupled.arguments)
+    assert not assign(backbone, decoupled.weights, hugging_face_name, transpose=True)
+
+
+def test_two_tensors_of_one_meaning_are_an_error():
+    arrays = tensors("bert")
+    arrays["embeddings.LayerNorm.weight"] = arrays["bert.embeddings.LayerNorm.weight"]
+    with pytest.raises(KzooError, match=r"mean the same: bert\.embed\S+ and embeddings\.Layer"):
+        decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder")
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("bert", {"model_type": "roberta"}, "--from bert reads models of type 'bert'. Received:"),
+        ("bert", {"is_decoder": True}, "is_decoder must be False. Received: True"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
+        ("bert", {"rotary": 1, "more": 2}, "unknown key 'rotary'; unknown key 'more'"),
+        ("bert", {"hidden_act": "relu"}, "hidden_act must be gelu or gelu_new or gelu_pytorch"),
+        ("xlm_roberta", {"hidden_act": "gelu_new"}, "hidden_act must be gelu. Received"),
+    ],
+)
+def test_another_model_is_refused(family, change, message):
+    config = {**CONFIGS[family], **change}
+    with pytest.raises(KzooError, match=rf"folder/config\.json: .*{message}"):
+        decouple(config, Arrays(tensors(family)), family, "folder")
+    with pytest.raises(KzooError, match=r"lacks vocab_size, num_attention_heads"):
+        decouple({"num_hidden_layers": 2}, Arrays({}), family, "folder")
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_logits_are_those_of_hugging_face(family, activation, tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    if family == "xlm_roberta" and activation != "gelu":
+        pytest.skip("its head has the exact GELU, whatever its layers have")
+    kind = {"bert": "Bert", "xlm_roberta": "XLMRoberta"}[family]
+    config = {**CONFIGS[family], "hidden_act": activation}
+    peer = getattr(transformers, f"{kind}ForMaskedLM")(
+        getattr(transformers, f"{kind}Config")(**config)
+    ).eval()
+    with torch.no_grad():
+        random = torch.Generator().manual_seed(0)
+        for parameter in peer.parameters():
+            parameter += torch.randn(parameter.shape, generator=random) * 0.2
+    peer.save_pretrained(tmp_path)
+    from safetensors.numpy import load_file
+
+    decoupled = decouple(
+        json.loads((tmp_path / "config.json").read_text()),
+        Arrays(load_file(tmp_path / "model.safetensors")),
+        family,
+        "folder",
+    )
+    model, left = model_of(decoupled)
+    assert not left
+
+    numbers = np.random.default_rng(0)
+    ids = numbers.integers(4, 60, (3, 12))
+    mask = (np.arange(12) < np.array([12, 1, 7])[:, None]).astype(np.int64)
+    # Padding by its id: XLM-R counts its positions by that.
+    ids[mask == 0] = peer.config.pad_token_id
+    segments = numbers.integers(0, 2, ids.shape) if family == "bert" else np.zeros_like(ids)
+    with torch.no_grad():
+        expected = peer(
+            torch.tensor(ids), torch.tensor(mask), token_type_ids=torch.tensor(segments)
+        ).logits.numpy()
+    positions = np.tile(np.arange(12, dtype=np.int32), (3, 1))
+    logits = model(
+        {
+            "token_ids": ids.astype(np.int32),
+            "padding_mask": mask.astype(np.int32),
+            "segment_ids": numbers.integers(0, 2, ids.shape).astype(np.int32)
+            if family == "xlm_roberta"
+            else segments.astype(np.int32),
+            "mask_positions": positions,
+        }
+    )
+    valid = mask.astype(bool)
+    np.testing.assert_allclose(logits.numpy()[valid], expected[valid], atol=1e-5, rtol=0)
