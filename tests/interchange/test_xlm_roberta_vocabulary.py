@@ -60,3 +60,22 @@ def test_other_vocabularies_are_refused(model):
     processor, data = model
     with pytest.raises(KzooError, match="tables have only 300 rows: the files are of two"):
         convert_vocabulary(data, "x.model", processor.get_piece_size())
+
+
+@pytest.mark.peers
+def test_ids_are_those_of_hugging_face(model):
+    transformers = pytest.importorskip("transformers")
+    processor, data = model
+    # Hugging Face reads the model's file with a module that TensorFlow's protobuf is too old for.
+    pieces = [
+        (processor.id_to_piece(index), processor.get_score(index))
+        for index in range(3, processor.get_piece_size())
+    ]
+    first = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>")]
+    peer = transformers.XLMRobertaTokenizer(vocab=[*first, *pieces, ("<mask>", 0.0)])
+    vocabulary = convert_vocabulary(data, "some.model", len(peer)).vocabulary
+    for text in [text for text in TEXTS if text.isascii() and "<" not in text]:
+        ids = vocabulary.encode(text).tolist()
+        assert peer(text).input_ids == [vocabulary.cls_id, *ids, vocabulary.sep_id]
+    assert (peer.pad_token_id, peer.unk_token_id) == (vocabulary.pad_id, vocabulary.unk_id)
+    assert peer.mask_token_id == vocabulary.mask_id
