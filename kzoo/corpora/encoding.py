@@ -64,13 +64,12 @@ def encode_shard(
         parse(segment, text_field, bad_text) for segment in segments
     )
     for batch in _batches(documents):
-        encoded = vocabulary.encode_documents(batch)
+        token_ids, document_lengths = vocabulary.encode_documents(batch)
         lengths = [
             length
-            for document in encoded
-            for length in window_lengths(document.size, sequence_length - 2)
+            for document_length in document_lengths
+            for length in window_lengths(document_length, sequence_length - 2)
         ]
-        token_ids = np.concatenate(encoded)
         records += _records(token_ids.astype(token_dtype(vocabulary.size)), lengths)
         piece_counts += np.bincount(token_ids, minlength=vocabulary.size)
         num_documents += len(batch)

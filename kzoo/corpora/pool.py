@@ -1,6 +1,7 @@
 """Runs one function over a stream of tasks on several processes."""
 
 import collections
+import gc
 import multiprocessing
 import os
 import signal
@@ -17,6 +18,10 @@ Result = TypeVar("Result")
 
 # Enough that a slow task holds up nobody, and few enough to be held in memory.
 _TASKS_PER_WORKER = 2
+
+# Python looks for cycles of objects whenever there are 700 more than before. A worker makes and
+# drops many thousands at a time, none in a cycle: that would take a tenth of its time.
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
 
 def available_cores() -> int:
@@ -66,6 +71,7 @@ def run_in_order(
 
 def _start_worker() -> None:
     """Leaves Ctrl-C to the parent, and ends this process when the parent is gone."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -160,6 +160,41 @@ def test_a_bad_json_line_is_named_or_skipped(tmp_path, line, problem):
     assert bad_text.skipped == 1
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"text": "a", "text": "b"}',
+        b'{"text": "a", "x": NaN, "y": -Infinity, "z": 1e999}',
+        b'{"text": "a", "x": %s}' % (b"9" * 5000),
+        b'{"text": "a", "x": %s}' % (b"[" * 300 + b"]" * 300),
+        b'{"text": "a", "x": "\\udead"}',
+        b'{"text": "a", "x": 01}',
+        b'{"text": "a",}',
+        b'{"text": "a"} {}',
+        b'{"text": "a\tb"}',
+        b'\xef\xbb\xbf{"text": "a"}',
+        b'{"text": "\\ud83d\\ude00 \\u0041 \\/ \\\\"}',
+        b'{"text": "\\ud83d"}',
+        b'{"text": "a\\u0000b"}',
+        b' \t{"te\\u0078t"\t: "a" }\t ',
+        b'{"text": "caf\xe9"}',
+        b'{"text": "a", "x": "\xed\xa0\x80"}',
+        b'"text"',
+        b"17",
+    ],
+)
+def test_a_json_line_is_read_as_pythons_json_reads_it(tmp_path, line):
+    bad_text = BadText("skip")
+    try:
+        expected = json.loads(line.decode())["text"]
+        expected.encode()
+    except (ValueError, TypeError):
+        expected = None
+    documents = read(tmp_path, "a.jsonl", b'{"text": "good"}\n' + line + b"\n", bad_text=bad_text)
+    assert documents == [["good"], *([[expected]] if expected else [])]
+    assert bad_text.skipped == (expected is None)
+
+
 def test_parquet_rows_without_text_and_columns_of_other_kinds(tmp_path):
     path = str(tmp_path / "a.parquet")
     table = pyarrow.table(

@@ -48,20 +48,24 @@ def test_encoding_gives_what_sentencepiece_gives(vocabulary_folder):
     lines = ["The market", "", "बाज़ार में", "[MASK] </s>"]
     expected = vocabulary.processor.encode(lines)
     assert [vocabulary.encode(line).tolist() for line in lines] == expected
-    documents = vocabulary.encode_documents([lines, [], lines[:1]])
-    assert [ids.tolist() for ids in documents] == [
-        list(itertools.chain(*expected)),
-        [],
-        expected[0],
-    ]
-    assert {ids.dtype for ids in documents} == {np.dtype(np.int32)}
+    token_ids, lengths = vocabulary.encode_documents([lines, [], lines[:1]])
+    assert token_ids.tolist() == [*itertools.chain(*expected), *expected[0]]
+    assert token_ids.dtype == np.int32
+    assert lengths == [sum(map(len, expected)), 0, len(expected[0])]
+
+
+def test_no_documents_have_no_pieces(vocabulary_folder):
+    vocabulary = Vocabulary.load(vocabulary_folder)
+    for documents in ([], [[]], [[""]]):
+        token_ids, lengths = vocabulary.encode_documents(documents)
+        assert (token_ids.size, lengths) == (0, [0] * len(documents))
 
 
 def test_long_documents_give_the_pieces_of_their_lines(vocabulary_folder):
     vocabulary = Vocabulary.load(vocabulary_folder)
     text = (sample.folder() / "train-en.txt").read_text(encoding="utf-8")
     lines = [*text.split("\n"), "a word " * 500, "बाज़ार" * 500, "the end"]
-    [token_ids] = vocabulary.encode_documents([lines])
+    token_ids, _ = vocabulary.encode_documents([lines])
     assert token_ids.tolist() == list(itertools.chain(*vocabulary.processor.encode(lines)))
 
 
