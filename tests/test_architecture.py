@@ -78,6 +78,7 @@ def test_nothing_imports_a_command():
     "module",
     [
         *(f"kzoo.{command}" for command in COMMANDS),
+        "kzoo.saved_model.plots",
         "kzoo.training.plots",
         "kzoo.config",
         "kzoo.models.presets",

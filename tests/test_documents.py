@@ -19,12 +19,16 @@ import pytest
 from absl import flags
 
 from kzoo import config, sample
+from kzoo.saved_model.serving import ServingModule
+from kzoo.saved_model.serving_files import BATCHING_PARAMETERS, MODELS_CONFIG
+from kzoo.saved_model.signature_names import SERVING
 from tests import markdown
 from tests.markdown import Command
 from tests.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
 PRETRAIN = REPOSITORY / "docs" / "pretrain.md"
+EXPORT = REPOSITORY / "docs" / "export_and_serve.md"
 DOCUMENTS = markdown.documents()
 COMMANDS = [command for path in DOCUMENTS for command in markdown.commands(path)]
 PRINTED = re.compile(
@@ -68,6 +72,14 @@ def sample_run(clone) -> Path:
     return clone / "runs" / "sample"
 
 
+@pytest.fixture(scope="module")
+def export(sample_run, clone) -> Path:
+    """What the README's third step makes of that run."""
+    [command] = [c for c in markdown.commands(README) if "kzoo.export" in c.words]
+    _run(command, clone)
+    return clone / "export"
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_command_is_one_that_there_is(command, clone):
     program, *arguments = command.words
@@ -76,6 +88,10 @@ def test_command_is_one_that_there_is(command, clone):
         _check_python(arguments, clone)
     elif program == "pip":
         _check_pip(arguments)
+    elif program == "docker":
+        _check_docker(arguments)
+    elif program == "curl":
+        _check_curl(arguments)
     else:
         assert program in ("ruff", "tensorboard"), "teach this test what the command does"
         assert shutil.which(program, path=os.path.dirname(sys.executable))
@@ -124,9 +140,45 @@ def test_first_command_of_the_readme_says_that_a_finished_run_is_finished(sample
     assert "is finished" in _run(command, clone)
 
 
-def test_python_of_the_readme_runs(sample_run, clone):
-    for block in markdown.blocks(README, "python"):
-        _python("-c", block.text, folder=clone)
+def test_python_of_the_documents_runs(export, clone):
+    # In one process, since each would spend most of its time on starting TensorFlow.
+    blocks = [block for path in (README, EXPORT) for block in markdown.blocks(path, "python")]
+    assert len(blocks) > 5
+    code = "import json, sys\nfor block in json.loads(sys.argv[1]):\n    exec(block, {})"
+    _python("-c", code, json.dumps([block.text for block in blocks]), folder=clone)
+
+
+def test_commands_of_the_guide_to_exporting_run_one_after_the_other(export, clone):
+    first, *others = [c for c in markdown.commands(EXPORT) if c.words[:2] == ["python", "-m"]]
+    assert first.words in [command.words for command in markdown.commands(README)]
+    servers = {"--server", "--rest"}
+    for command in others:
+        if command.words[2] in ("kzoo.export", "kzoo.predict") and not servers & {*command.words}:
+            _run(command, clone)
+    assert sorted(os.listdir(export / "masked_lm"))
+
+
+def test_the_guide_to_exporting_names_what_an_export_leaves(export):
+    cells = markdown.table_column(EXPORT.read_text("utf-8"), "in `export/`")
+    named = {name.rstrip("/") for cell in cells for name in markdown.code_spans(cell)}
+    assert not [name for name in named - {"masked_lm"} if not (export / name).exists()]
+    there = {name for name in os.listdir(export) if not name.startswith(".")}
+    assert there <= {name.split("/")[0] for name in named}
+
+
+def test_flags_in_the_guide_to_exporting_exist():
+    cells = markdown.table_column(EXPORT.read_text("utf-8"), "flag")
+    export_flags = importlib.import_module("kzoo.export").FLAGS
+    assert len(cells) > 5
+    for cell in cells:
+        _parse(export_flags, ["--model=runs/sample", *markdown.code_spans(cell)])
+
+
+def test_the_guide_to_exporting_has_the_signatures_that_there_are():
+    text = EXPORT.read_text("utf-8")
+    for name, (inputs, outputs) in SERVING.items():
+        cells = (", ".join(f"`{tensor}`" for tensor in tensors) for tensors in (inputs, outputs))
+        assert f"| `{name}` | {' | '.join(cells)} |" in text
 
 
 def test_picture_of_the_readme_is_drawn(sample_run, clone):
@@ -269,6 +321,34 @@ def _module_of_file(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def _check_docker(arguments: list[str]) -> None:
+    """TensorFlow Serving's image, on the folder where the files say that it is."""
+    image = arguments.index("tensorflow/serving")
+    [mounted] = [word for word in arguments[:image] if ":/models" in word]
+    source, _, target = mounted.partition(":")
+    assert (source, target) == ("$PWD/export/serving", f"/models/{ServingModule.model_name}")
+    files = {f"{target}/{name}" for name in (MODELS_CONFIG, BATCHING_PARAMETERS)}
+    options = dict(word.partition("=")[::2] for word in arguments[image + 1 :])
+    assert set(options) <= {
+        "--model_config_file",
+        "--enable_batching",
+        "--batching_parameters_file",
+    }
+    assert {value for value in options.values() if value} <= files
+
+
+def _check_curl(arguments: list[str]) -> None:
+    """A request that has the inputs of a signature, in one of the two formats."""
+    url, flag, body = arguments
+    assert url == f"http://localhost:8501/v1/models/{ServingModule.model_name}:predict"
+    assert flag == "-d"
+    request = json.loads(body)
+    inputs, _ = SERVING[request.pop("signature_name", "serving_default")]
+    [(form, given)] = request.items()
+    rows = {"inputs": lambda: [given], "instances": lambda: given}[form]()
+    assert all(sorted(row) == sorted(inputs) for row in rows)
 
 
 def _check_pip(arguments: list[str]) -> None:
