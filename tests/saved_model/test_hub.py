@@ -21,7 +21,7 @@ INPUTS, LABELS = inputs_and_labels()
 @pytest.fixture(scope="module")
 def backbone():
     """A source with random weights; it has dropout, in attention too."""
-    backbone = shapes.backbone(dropout=0.3, attention_dropout=0.3)
+    backbone = shapes.backbone(num_layers=2, dropout=0.3, attention_dropout=0.3)
     random_weights_into(backbone)
     return backbone
 
@@ -151,7 +151,7 @@ for weight in weights:
 
 
 @pytest.mark.peers
-def test_model_garden_fine_tunes_it_for_sentence_prediction(encoder_folder):
+def test_model_garden_fine_tunes_it_for_sentence_prediction(encoder_folder, backbone):
     pytest.importorskip("official", reason="needs tf-models-official, of the extra `models`")
     from official.nlp.data import sentence_prediction_dataloader
     from official.nlp.tasks import sentence_prediction
@@ -176,6 +176,6 @@ def test_model_garden_fine_tunes_it_for_sentence_prediction(encoder_folder):
         logs = task.train_step(features, model, optimizer, metrics)
         assert np.isfinite(logs["loss"])
     after = names_and_values(model.trainable_weights)[1]
-    assert len(names) == len(before) == len(shapes.backbone().weights) + 2
+    assert len(names) == len(before) == len(backbone.weights) + 2
     # Padding is id 0, which is in the rows of INPUTS too.
     assert_all_moved(names, before, after, INPUTS)
