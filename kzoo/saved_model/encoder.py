@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import INPUT_NAMES, encode, variables_by_path
+from kzoo.saved_model.encoding import INPUT_NAMES, encode
 from kzoo.saved_model.serving import ids_spec, save_with_signatures
 
 SIGNATURE_OUTPUTS = ("sequence_output", "pooled_output", "default")
@@ -27,7 +27,7 @@ class EncoderModule(tf.__internal__.tracking.AutoTrackable):
     same in int32, without `encoder_outputs`.
 
     Attributes:
-        weights: the variables, under their paths.
+        named_variables: the variables, under their paths.
         variables, trainable_variables: the same in lists.
         regularization_losses: none; TensorFlow Hub looks for it.
     """
@@ -41,7 +41,9 @@ class EncoderModule(tf.__internal__.tracking.AutoTrackable):
         """
         super().__init__()
         _check_float32(backbone)
-        self.weights = variables_by_path(backbone.variables)
+        # Checkpoint keys are the shortest way to a variable, then the first by name: so through
+        # this mapping, flat and before `variables`, they are the variables' paths.
+        self.named_variables = {variable.path: variable.value for variable in backbone.variables}
         self.variables = [variable.value for variable in backbone.variables]
         self.trainable_variables = [variable.value for variable in backbone.trainable_variables]
         self.regularization_losses = []

@@ -34,7 +34,9 @@ def encode(
     """
     token_ids, padding_mask, segment_ids = (inputs[name] for name in INPUT_NAMES)
     with tf.control_dependencies([_check_length(token_ids, backbone.max_sequence_length)]):
-        token_ids = tf.identity(token_ids)
+        # Without a shape that is known beforehand: where the caller's length is known, TensorFlow
+        # would find the position table too short, and say so in words of its own, before the check.
+        token_ids = tf.compat.v1.placeholder_with_default(token_ids, [None, None])
     states = backbone.hidden_states(
         {"token_ids": token_ids, "padding_mask": padding_mask, "segment_ids": segment_ids},
         training=training,
