@@ -1,6 +1,9 @@
 """How weights start."""
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
@@ -8,6 +11,22 @@ import tensorflow as tf
 STANDARD_DEVIATION = 0.02
 
 _BLOCK_VALUES = 2**24
+
+_LEFT_EMPTY = contextvars.ContextVar("left_empty", default=False)
+
+
+@contextlib.contextmanager
+def left_empty() -> Iterator[None]:
+    """Inside, matrices and tables get memory and no values: for who assigns every one of them.
+
+    To draw the weights of the released RemBERT takes half a minute. Memory that nobody has
+    written to is none yet, so what is assigned later is never there beside what it replaces.
+    """
+    token = _LEFT_EMPTY.set(True)
+    try:
+        yield
+    finally:
+        _LEFT_EMPTY.reset(token)
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -19,6 +38,8 @@ class TruncatedNormal(keras.initializers.TruncatedNormal):
     """
 
     def __call__(self, shape, dtype=None):
+        if _LEFT_EMPTY.get() and tf.executing_eagerly():
+            return tf.raw_ops.Empty(shape=shape, dtype=dtype or keras.config.floatx())
         if math.prod(shape) <= _BLOCK_VALUES or not tf.executing_eagerly():
             return super().__call__(shape, dtype)
         dtype = dtype or keras.config.floatx()

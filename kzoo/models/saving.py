@@ -2,18 +2,25 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from keras_hub.tokenizers import Tokenizer
 
 from kzoo.errors import KzooError
+from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_metadata import write_made_anew
 
 _CONFIG, _TASK_CONFIG = "config.json", "task.json"
 
 
 def save_preset(
-    model: RemBertMaskedLM, tokenizer: Tokenizer, folder: str | os.PathLike, overwrite: bool = False
+    model: RemBertMaskedLM | RemBertBackbone,
+    tokenizer: Tokenizer | None,
+    folder: str | os.PathLike,
+    overwrite: bool = False,
+    made_anew: Mapping[str, int] | None = None,
 ) -> None:
     """Writes a KerasHub preset: `config.json`, `model.weights.h5`, `task.weights.h5`, tokenizer.
 
@@ -22,10 +29,11 @@ def save_preset(
     its place and renamed when it is complete.
 
     Args:
-        model: the model.
-        tokenizer: its tokenizer.
+        model: the model, or an encoder alone.
+        tokenizer: its tokenizer, if it has one.
         folder: where the preset goes; parents are made.
         overwrite: whether a preset that is there is replaced.
+        made_anew: weights that were never trained, as `write_made_anew` takes them.
 
     Raises:
         KzooError: if `folder` is there and `overwrite` is not set.
@@ -41,7 +49,9 @@ def save_preset(
     try:
         written = aside / "new"
         model.save_to_preset(str(written))
-        tokenizer.save_to_preset(str(written))
+        if tokenizer is not None:
+            tokenizer.save_to_preset(str(written))
+        write_made_anew(written, made_anew or {})
         if folder.exists():
             folder.rename(aside / "old")
         written.rename(folder)

@@ -41,3 +41,11 @@ def test_the_seed_decides():
 def test_a_graph_gets_a_tensor_of_the_same_shape():
     with tf.Graph().as_default():
         assert TruncatedNormal()(LARGE).shape == LARGE
+
+
+def test_left_empty_a_table_is_not_drawn_and_afterwards_it_is(monkeypatch):
+    monkeypatch.setattr(tf.random, "stateless_truncated_normal", None)
+    with initializers.left_empty():
+        assert TruncatedNormal()(LARGE, "float32").shape == LARGE
+    with pytest.raises(TypeError):
+        TruncatedNormal()(LARGE, "float32")
