@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kzoo.errors import KzooError
+from kzoo.interchange.config_keys import ACTIVATIONS, check_keys, check_model_type
 
 BERT, XLM_ROBERTA = "bert", "xlm_roberta"
 FAMILIES = (BERT, XLM_ROBERTA)
@@ -25,55 +26,6 @@ _OPTIONAL_ARGUMENTS = {
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
     "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
 }
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_approximate",
-    "gelu_pytorch_tanh": "gelu_approximate",
-}
-# Anything else would be another model.
-_ONLY_VALUES = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "is_encoder_decoder": False,
-    "add_cross_attention": False,
-    "pruned_heads": {},
-    "quantization_config": None,
-}
-# Neither the weights nor what is computed from them depends on these.
-_WITHOUT_EFFECT = {
-    "_name_or_path",
-    "architectures",
-    "attn_implementation",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "classifier_dropout",
-    "cross_attention_hidden_size",
-    "directionality",
-    "dtype",
-    "eos_token_id",
-    "finetuning_task",
-    "gradient_checkpointing",
-    "id2label",
-    "initializer_range",
-    "label2id",
-    "num_labels",
-    "output_attentions",
-    "output_hidden_states",
-    "output_past",
-    "pad_token_id",
-    "pooler_fc_size",
-    "pooler_num_attention_heads",
-    "pooler_num_fc_layers",
-    "pooler_size_per_head",
-    "pooler_type",
-    "problem_type",
-    "return_dict",
-    "sep_token_id",
-    "tokenizer_class",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-}
 _USED_ELSEWHERE = {"model_type", "hidden_act", "tie_word_embeddings"}
 
 
@@ -89,17 +41,17 @@ def arguments_of(config: Mapping[str, Any], family: str, path: str) -> dict[str,
         KzooError: it is another kind of model, or a key is missing, unknown, or of a value that
             makes another model.
     """
-    expected = _MODEL_TYPES[family]
-    if config.get("model_type", expected) != expected:
-        raise KzooError(
-            f"{path}: --from {family} reads models of type {expected!r}. "
-            f"Received: model_type={config['model_type']!r}"
-        )
-    _check_keys(config, path)
+    check_model_type(config, path, _MODEL_TYPES[family], family)
+    check_keys(
+        config,
+        path,
+        required=_ARGUMENTS.values(),
+        others={*_USED_ELSEWHERE, *(key for key, _ in _OPTIONAL_ARGUMENTS.values())},
+    )
     activation = config.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS or (family == XLM_ROBERTA and activation != "gelu"):
+    if activation not in ACTIVATIONS or (family == XLM_ROBERTA and activation != "gelu"):
         # The head of XLM-R has the exact GELU, whatever the layers have.
-        known = ["gelu"] if family == XLM_ROBERTA else list(_ACTIVATIONS)
+        known = ["gelu"] if family == XLM_ROBERTA else list(ACTIVATIONS)
         raise KzooError(
             f"{path}: hidden_act must be {' or '.join(known)}. Received: {activation!r}"
         )
@@ -109,26 +61,10 @@ def arguments_of(config: Mapping[str, Any], family: str, path: str) -> dict[str,
     return {
         **arguments,
         "embedding_dim": arguments["hidden_dim"],
-        "activation": _ACTIVATIONS[activation],
+        "activation": ACTIVATIONS[activation],
     }
 
 
 def first_position(config: Mapping[str, Any]) -> int:
     """The position of a sequence's first token in XLM-R: the row after that of the padding's id."""
     return config.get("pad_token_id", 1) + 1
-
-
-def _check_keys(config: Mapping[str, Any], path: str) -> None:
-    missing = [key for key in _ARGUMENTS.values() if key not in config]
-    if missing:
-        raise KzooError(f"{path} lacks {', '.join(missing)}")
-    optional = {key for key, _ in _OPTIONAL_ARGUMENTS.values()}
-    known = {*_ARGUMENTS.values(), *optional, *_USED_ELSEWHERE, *_ONLY_VALUES, *_WITHOUT_EFFECT}
-    problems = [f"unknown key {key!r}" for key in config if key not in known]
-    problems += [
-        f"{key} must be {value!r}. Received: {config[key]!r}"
-        for key, value in _ONLY_VALUES.items()
-        if config.get(key, value) not in (value, None)
-    ]
-    if problems:
-        raise KzooError(f"{path}: " + "; ".join(problems))
