@@ -1,13 +1,24 @@
 """The activations of the feed-forward layers and of the masked-LM head."""
 
+import math
 from collections.abc import Callable
 
 import keras
 
 from kzoo.errors import KzooError
 
+
+def _gelu(inputs):
+    """x·Φ(x), in the form that TensorFlow fuses with the matrix product before it.
+
+    By erf and not by erfc, which is exact in relative terms far below 0, where the result is next
+    to nothing, and takes half as long again.
+    """
+    return 0.5 * (keras.ops.erf(inputs * math.sqrt(0.5)) + 1.0) * inputs
+
+
 _ACTIVATIONS = {
-    "gelu": lambda inputs: keras.ops.gelu(inputs, approximate=False),
+    "gelu": _gelu,
     "gelu_approximate": lambda inputs: keras.ops.gelu(inputs, approximate=True),
 }
 
