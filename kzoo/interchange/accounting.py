@@ -41,6 +41,24 @@ class Accounts:
     made_anew: Mapping[str, int]
 
 
+def check_all(
+    model: keras.Model,
+    weights: Weights,
+    name_of: Callable[[str], str] = str,
+    *,
+    transpose: bool = False,
+    ignored: Mapping[str, str] | None = None,
+    allow_missing: Iterable[str] = (),
+) -> Accounts:
+    """Says what `assign_all` would do, from names and shapes alone.
+
+    Arguments and errors are those of `assign_all`. The model's variables need no values.
+    """
+    plan = _Plan(model, weights, name_of, transpose, ignored or {}, tuple(allow_missing))
+    _raise_all(plan.problems)
+    return plan.accounts
+
+
 def assign_all(
     model: keras.Model,
     weights: Weights,
@@ -53,7 +71,7 @@ def assign_all(
     """Gives every variable of a model its values.
 
     Names and shapes are compared before the first tensor is read. The largest tensors are read
-    first, while the variables of a model from `built_without_values` take no memory yet.
+    first: the variables of a model that was made `left_empty` take no memory yet then.
 
     Args:
         model: whose variables are assigned.
@@ -83,8 +101,7 @@ def assign_all(
             not_finite.append(f"{weights.source(name)}: {name} holds values that are not finite")
         variable.assign(value.T if _is_transposed(path, transpose) else value)
     _raise_all(not_finite)
-    used = {name: path for path, name in plan.names.items() if path not in plan.made_anew}
-    return Accounts(used, plan.ignored, plan.made_anew)
+    return plan.accounts
 
 
 def new_values(path: str, shape: Sequence[int], seed: int):
@@ -101,6 +118,17 @@ def new_values(path: str, shape: Sequence[int], seed: int):
     if kind in ("beta", "bias"):
         return np.zeros(shape, np.float32)
     return TruncatedNormal(stddev=STANDARD_DEVIATION, seed=seed)(tuple(shape), "float32")
+
+
+def is_meant(allowed: str, path: str, name: str) -> bool:
+    """Whether a name of `allow_missing` stands for a variable.
+
+    Args:
+        allowed: the name.
+        path: of the variable.
+        name: of its tensor.
+    """
+    return allowed in (path, name) or path.startswith(f"{allowed}/")
 
 
 def all_finite(value: np.ndarray) -> bool:
@@ -127,7 +155,7 @@ class _Plan:
         self.problems = [
             f"no variable has the name {name!r} that may be missing"
             for name in allow_missing
-            if not any(_is_meant(name, path, self.names[path]) for path in self.names)
+            if not any(is_meant(name, path, self.names[path]) for path in self.names)
         ]
         there = set(weights.names())
         self.made_anew = {}
@@ -135,7 +163,7 @@ class _Plan:
             path, name = variable.path, self.names[variable.path]
             if name in there:
                 self._compare_shapes(variable, name, transpose)
-            elif any(_is_meant(allowed, path, name) for allowed in allow_missing):
+            elif any(is_meant(allowed, path, name) for allowed in allow_missing):
                 self.made_anew[path] = zlib.crc32(path.encode())
             else:
                 self.problems.append(f"missing: {name} {_text(variable.shape)}, of {path}")
@@ -153,6 +181,11 @@ class _Plan:
             else:
                 self.ignored[name] = reason
 
+    @property
+    def accounts(self) -> Accounts:
+        used = {name: path for path, name in self.names.items() if path not in self.made_anew}
+        return Accounts(used, self.ignored, self.made_anew)
+
     def _compare_shapes(self, variable: keras.Variable, name: str, transpose: bool) -> None:
         expected = tuple(variable.shape)
         if _is_transposed(variable.path, transpose):
@@ -167,10 +200,6 @@ class _Plan:
 
 def _is_transposed(path: str, transpose: bool) -> bool:
     return transpose and path.endswith("/kernel")
-
-
-def _is_meant(allowed: str, path: str, name: str) -> bool:
-    return allowed in (path, name) or path.startswith(f"{allowed}/")
 
 
 def _text(shape: Sequence[int]) -> str:

@@ -1,0 +1,159 @@
+"""Brings the weights of other programs in as a preset, and takes presets out again.
+
+    python -m kzoo.convert --from hugging_face --input google_rembert --output presets/rembert
+    python -m kzoo.convert --from preset --to hugging_face --input runs/mini/preset --output hf
+
+Every tensor and every key of a configuration is used, or left out for a reason that is printed, or
+the command ends with an error that names it, and writes nothing.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from kzoo import command
+from kzoo.errors import KzooError
+
+if TYPE_CHECKING:
+    from kzoo.interchange.source_model import BuiltModel, SourceModel
+    from kzoo.text.vocabulary import Vocabulary
+
+FLAGS = flags.FlagValues()
+
+flags.DEFINE_string("from", None, "What the input is: {sources}.", flag_values=FLAGS)
+flags.DEFINE_string("to", "preset", "What to write: {targets}.", flag_values=FLAGS)
+flags.DEFINE_string("input", None, "Folder of the model to convert.", flag_values=FLAGS)
+flags.DEFINE_string("output", None, "Folder to write.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "vocabulary",
+    None,
+    "SentencePiece model, or a folder that has one; default the one in the input.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "activation",
+    None,
+    ["gelu", "gelu_approximate"],
+    "The activation, whatever the input says: the exact GELU, or its tanh form.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_multi_string(
+    "allow_missing",
+    [],
+    "What may be missing, and is made anew from a fixed seed: masked_lm_head, pooler, or the path "
+    "of a variable; may be repeated.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_bool(
+    "keep_pooler",
+    False,
+    "Write the pooler beside a masked-LM head for Hugging Face, whose class for masked LM has no "
+    "place for it and says so.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_bool("overwrite", False, "Replace the output if it is there.", flag_values=FLAGS)
+
+
+def main() -> None:
+    """Checks the flags, before TensorFlow, which costs seconds; then converts."""
+    open_source = _chosen("from", _SOURCES)
+    write = _chosen("to", _TARGETS)
+    for name in ("input", "output"):
+        if FLAGS[name].value is None:
+            raise KzooError(f"--{name} is missing; see --help")
+    _check_flags_of_routes()
+    if not os.path.exists(FLAGS.input):
+        raise KzooError(f"--input: there is no {FLAGS.input}")
+
+    from kzoo.corpora.files import local_path
+
+    output = local_path(FLAGS.output)
+    if os.path.exists(output) and not FLAGS.overwrite:
+        raise KzooError(f"{output} is there already; --overwrite replaces it")
+
+    from kzoo.interchange.report import report
+    from kzoo.interchange.source_model import build
+
+    source = _changed(open_source())
+    built = build(source, FLAGS.allow_missing)
+    notes = write(built, output)
+    print(f"{FLAGS.input} ({FLAGS['from'].value}) → {output} ({FLAGS.to})\n")
+    print(report(built, notes))
+
+
+def _chosen(flag: str, routes: dict[str, Callable]) -> Callable:
+    value = FLAGS[flag].value
+    if value not in routes:
+        received = "nothing" if value is None else repr(value)
+        raise KzooError(f"--{flag} is one of {', '.join(routes)}. Received: {received}")
+    return routes[value]
+
+
+def _check_flags_of_routes() -> None:
+    """Refuses a flag that would do nothing."""
+    if FLAGS.keep_pooler and FLAGS.to != "hugging_face":
+        raise KzooError("--keep_pooler is for --to hugging_face; a preset keeps its pooler anyway")
+
+
+def _vocabulary() -> "Vocabulary | None":
+    from kzoo.text.vocabulary import Vocabulary
+
+    return None if FLAGS.vocabulary is None else Vocabulary.load(FLAGS.vocabulary)
+
+
+def _changed(source: "SourceModel") -> "SourceModel":
+    """The model with the changes that the flags ask for."""
+    from kzoo.interchange.hugging_face_import import with_activation
+
+    if FLAGS.activation is not None:
+        source = with_activation(source, FLAGS.activation)
+    return source
+
+
+def _from_hugging_face() -> "SourceModel":
+    from kzoo.interchange.hugging_face_import import open_hugging_face
+
+    return open_hugging_face(FLAGS.input, _vocabulary())
+
+
+def _from_preset() -> "SourceModel":
+    from kzoo.interchange.preset_source import open_preset
+
+    return open_preset(FLAGS.input, _vocabulary())
+
+
+def _to_preset(built: "BuiltModel", output: str) -> list[str]:
+    from kzoo.models.saving import save_preset
+    from kzoo.text.tokenizer import RemBertTokenizer
+
+    vocabulary = built.vocabulary
+    tokenizer = None if vocabulary is None else RemBertTokenizer(vocabulary.model)
+    save_preset(built.model, tokenizer, output, FLAGS.overwrite, built.made_anew)
+    if tokenizer is None:
+        return ["no tokenizer: there is no sentencepiece.model, and --vocabulary names none"]
+    return []
+
+
+def _to_hugging_face(built: "BuiltModel", output: str) -> list[str]:
+    from kzoo.interchange.hugging_face_export import write_hugging_face
+
+    return write_hugging_face(built, output, FLAGS.overwrite, keep_pooler=FLAGS.keep_pooler)
+
+
+_SOURCES: dict[str, Callable[[], "SourceModel"]] = {
+    "hugging_face": _from_hugging_face,
+    "preset": _from_preset,
+}
+_TARGETS: dict[str, Callable[["BuiltModel", str], list[str]]] = {
+    "preset": _to_preset,
+    "hugging_face": _to_hugging_face,
+}
+FLAGS["from"].help = FLAGS["from"].help.format(sources=", ".join(_SOURCES))
+FLAGS["to"].help = FLAGS["to"].help.format(targets=", ".join(_TARGETS))
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main, FLAGS, __doc__))
