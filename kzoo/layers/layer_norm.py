@@ -24,4 +24,5 @@ class LayerNorm(keras.layers.LayerNormalization):
         centred = inputs - ops.mean(inputs, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
         normalised = centred * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normalised * self.gamma + self.beta, self.compute_dtype)
+        gamma, beta = (ops.cast(variable, "float32") for variable in (self.gamma, self.beta))
+        return ops.cast(normalised * gamma + beta, self.compute_dtype)
