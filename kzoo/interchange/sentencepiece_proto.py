@@ -60,6 +60,7 @@ _FIELDS = {
     ),
     "NormalizerSpec": (
         ("name", 1, "STRING", None),
+        ("precompiled_charsmap", 2, "BYTES", None),
         ("add_dummy_prefix", 3, "BOOL", "true"),
         ("remove_extra_whitespaces", 4, "BOOL", "true"),
         ("escape_whitespaces", 5, "BOOL", "true"),
