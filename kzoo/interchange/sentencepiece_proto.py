@@ -126,6 +126,11 @@ def parse_model(model: bytes, source: str) -> ModelProto:
     return proto
 
 
+def is_unigram(model: bytes) -> bool:
+    """Whether a serialized model is a unigram model, whose pieces can be taken one by one."""
+    return ModelProto.FromString(model).trainer_spec.model_type == _ModelType.UNIGRAM
+
+
 def serialize(proto: ModelProto) -> bytes:
     """Brings what a changed model says about itself up to date, and serializes it."""
     # SentencePiece would compare these with what the model gives, and refuse to load it.
