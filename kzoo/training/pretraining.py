@@ -66,7 +66,7 @@ def pretrain(config: Config, model_dir: str) -> None:
         step = _train(run, state)
     # On a finished run too, since a kill may have come between its last checkpoint and its preset.
     if step >= config.trainer.train_steps:
-        _write_preset(run.model, run.examples, preset)
+        write_preset(run.model, run.examples, preset)
         print(f"finished {step:,} steps; the model is in {preset}")
 
 
@@ -357,7 +357,7 @@ def _describe_run(run: _Run, source: TrainingExamples, first_step: int) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
-def _write_preset(model: RemBertMaskedLM, examples: ExampleFiles, folder: str) -> None:
+def write_preset(model: RemBertMaskedLM, examples: ExampleFiles, folder: str) -> None:
     """Writes the run's preset, in the place of an older one."""
     vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
     try:

@@ -1,0 +1,163 @@
+"""Exports a trained model as SavedModels, without the output table of pre-training.
+
+    python -m kzoo.export --model runs/sample --output export
+
+writes export/encoder (to fine-tune), export/preprocessor (texts to the encoder's inputs),
+export/serving/1 (texts to vectors, for TensorFlow Serving) and export/MANIFEST.json. A run that has
+not finished is exported from its newest checkpoint. All of it is checked before it takes its place.
+
+    python -m kzoo.export --check export
+
+checks an export that is there; with --model it is compared with that model too.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from kzoo import command
+from kzoo.errors import KzooError
+
+if TYPE_CHECKING:
+    from kzoo.saved_model.source import Source
+
+FLAGS = flags.FlagValues()
+flags.DEFINE_string("model", None, "Folder of a run, or a preset.", flag_values=FLAGS)
+flags.DEFINE_string("output", "export", "Folder that gets the export.", flag_values=FLAGS)
+flags.DEFINE_integer("keep_layers", None, "Only the lowest N layers.", flag_values=FLAGS)
+flags.DEFINE_float(
+    "dropout",
+    None,
+    "Rate in training, hidden and attention; by default that of pre-training.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "seq_length",
+    None,
+    "Most tokens of a text, in preprocessor and server; by default 128, or as many positions as "
+    "the model has if these are fewer.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "bfloat16", "int8"],
+    "Of the weights and products of the server; the encoder is always float32.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_bool("masked_lm", False, "Export the output table too.", flag_values=FLAGS)
+flags.DEFINE_bool(
+    "serving_only", False, "Add the next version for the server, only.", flag_values=FLAGS
+)
+flags.DEFINE_bool("overwrite", False, "Replace an export that is there.", flag_values=FLAGS)
+flags.DEFINE_bool(
+    "archive", False, "Also write encoder.tar.gz and preprocessor.tar.gz.", flag_values=FLAGS
+)
+flags.DEFINE_string(
+    "check", None, "Check the export in this folder, and export nothing.", flag_values=FLAGS
+)
+
+
+def main() -> None:
+    from kzoo.corpora.files import local_path
+
+    if FLAGS.check is not None:
+        _check(local_path(FLAGS.check))
+        return
+    if FLAGS.model is None:
+        raise KzooError("--model is missing: the folder of a run, or a preset")
+    output = local_path(FLAGS.output)
+    source, step = _open_source()
+
+    from kzoo.saved_model.export import ExportOptions, export
+
+    names = ("keep_layers", "dropout", "precision", "masked_lm")
+    names += ("serving_only", "overwrite", "archive")
+    options = {name: FLAGS[name].value for name in names}
+    manifest = export(
+        source, output, ExportOptions(sequence_length=FLAGS.seq_length, **options), step
+    )
+    _describe(manifest, output)
+
+
+def _open_source() -> tuple["Source", int | None]:
+    """The preset, and the step of the unfinished run that it was made of."""
+    from kzoo.corpora.files import local_path
+    from kzoo.saved_model.source import Source
+    from kzoo.training.run_preset import is_run, preset_of_run
+
+    folder, step = local_path(FLAGS.model), None
+    if is_run(folder):
+        folder, step = preset_of_run(folder)
+        if step is not None:
+            print(f"the run has not finished: exporting its step {step:,}", file=sys.stderr)
+    return Source.open(folder), step
+
+
+def _check(folder: str) -> None:
+    """Prints a table of what is in an export; problems are an error."""
+    from kzoo.corpora.table import format_table
+    from kzoo.saved_model.export import self_check
+
+    report = self_check(folder, _expected(folder) if FLAGS.model else None)
+    rows = [
+        (
+            *("module", "signatures", "operations outside of core", "kinds of operations"),
+            *("variables", "parameters", "MB", "largest difference"),
+        )
+    ]
+    for module in report["modules"]:
+        differences = module["differences"].values()
+        rows.append(
+            (
+                module["module"],
+                ", ".join(module["signatures"]) or module.get("note", "–"),
+                ", ".join(module["outside_core"]) or "none",
+                f"{module['operations']}",
+                f"{module['tensors']:,}",
+                f"{module['parameters']:,}",
+                f"{module['bytes'] / 1e6:,.1f}",
+                f"{max(differences):.1e}" if differences else "–",
+            )
+        )
+    print(format_table(rows, names=3))
+    if report["problems"]:
+        raise KzooError(f"{folder} is not what it should be:\n  " + "\n  ".join(report["problems"]))
+    print("no problems")
+
+
+def _expected(folder: str) -> dict[str, Any]:
+    """What the model of `--model` computes, cut as the export was."""
+    from kzoo.saved_model.expected import expected_of_ids, expected_of_text
+    from kzoo.saved_model.manifest import read_manifest
+
+    manifest = read_manifest(folder)
+    if "encoder" not in manifest:
+        raise KzooError(f"{folder} has no encoder to compare with --model")
+    source, _ = _open_source()
+    backbone = source.load_backbone(manifest["encoder"]["keep_layers"])
+    length = manifest["preprocessor"]["sequence_length"]
+    return expected_of_ids(backbone) | expected_of_text(
+        backbone, source.sentencepiece_model, length
+    )
+
+
+def _describe(manifest: dict[str, Any], output: str) -> None:
+    """Says what was written and what was left out."""
+    if "encoder" in manifest and not FLAGS.serving_only:
+        encoder = manifest["encoder"]
+        before, after = encoder["parameters_before"], encoder["parameters_after"]
+        print(
+            f"kept {after:,} of {before:,} parameters; {len(encoder['stripped'])} tensors were "
+            "left out"
+        )
+        print(f"pooler: {encoder['pooler']}")
+    for module, differences in manifest["largest_difference"].items():
+        if differences:
+            print(f"{module}: differs from the source by {max(differences.values()):.1e} at most")
+    print(f"exported to {output}")
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main, FLAGS, __doc__))

@@ -1,0 +1,80 @@
+"""Weights out of KerasHub's HDF5 files, one tensor at a time.
+
+KerasHub's own reader holds a file's weights twice. Here the memory needed beyond the variables is
+that of the largest tensor, and layers that nobody asks for are not read.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+
+import h5py
+import keras
+
+from kzoo.errors import KzooError
+
+
+def read_weights(
+    path: str | os.PathLike[str],
+    layers: Mapping[str, keras.Layer],
+    left_out: Collection[str] = (),
+) -> None:
+    """Assigns the weights in a file to the variables of layers.
+
+    Args:
+        path: `model.weights.h5` or `task.weights.h5` of a preset.
+        layers: the layers under the names that they have in the file.
+        left_out: the names of layers in the file that are not wanted.
+
+    Raises:
+        KzooError: if the file cannot be read, or does not have exactly these layers' weights.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            stored = {name for name, _ in _datasets(file)}
+            for layer_name, layer in layers.items():
+                for name, variable in _variables(layer, f"layers/{layer_name}"):
+                    if name not in stored:
+                        raise KzooError(f"{path}: {name}, which holds {variable.path}, is missing")
+                    stored.remove(name)
+                    _assign(variable, file[name], path)
+    except OSError as error:
+        raise KzooError(f"{path}: cannot be read as a file of weights ({error})") from error
+    unknown = [
+        name for name in sorted(stored) if name.split("/")[1:2] not in [[out] for out in left_out]
+    ]
+    if unknown:
+        raise KzooError(f"{path}: has weights that the model has no place for: {unknown[:3]}")
+
+
+def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
+    found = []
+    file.visititems(lambda name, item: found.append((name, item)))
+    return ((name, item) for name, item in found if isinstance(item, h5py.Dataset))
+
+
+def _variables(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Variable]]:
+    """Every variable of a layer with its place in the file, as Keras stores it."""
+    # A tied table is its owner's, under whose name it is stored.
+    children = {
+        name: child
+        for name, child in vars(layer).items()
+        if isinstance(child, keras.Layer) and name != "tied_embedding"
+    }
+    childrens = {id(variable) for child in children.values() for variable in child.variables}
+    tied = getattr(layer, "tied_embedding", None)
+    if tied is not None:
+        childrens |= {id(variable) for variable in tied.variables}
+    own = [variable for variable in layer.variables if id(variable) not in childrens]
+    for index, variable in enumerate(own):
+        yield f"{prefix}/vars/{index}", variable
+    for name, child in children.items():
+        yield from _variables(child, f"{prefix}/{name}")
+
+
+def _assign(variable: keras.Variable, dataset: h5py.Dataset, path: object) -> None:
+    if tuple(dataset.shape) != tuple(variable.shape):
+        raise KzooError(
+            f"{path}: {dataset.name} has the shape {tuple(dataset.shape)}, but {variable.path} "
+            f"of the model's configuration has {tuple(variable.shape)}"
+        )
+    variable.assign(dataset[()])

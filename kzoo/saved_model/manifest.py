@@ -1,0 +1,107 @@
+"""`MANIFEST.json`: what an export was made of, what was left out, and what its files must be."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kzoo.errors import KzooError
+
+MANIFEST_FILE = "MANIFEST.json"
+FORMAT_VERSION = 1
+# What belongs to an export as a whole, and is replaced as a whole.
+MODULE_FOLDERS = ("encoder", "preprocessor", "serving", "masked_lm")
+ARCHIVES = ("encoder.tar.gz", "preprocessor.tar.gz")
+# In `serving/`, but for people to edit: no check may complain about them.
+EDITABLE_FILES = ("serving/models.config", "serving/batching_parameters.txt")
+
+_PACKAGES = ("tensorflow", "keras", "keras-hub", "tensorflow-text")
+_CHUNK_BYTES = 1 << 20
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """The manifest of an export.
+
+    Raises:
+        KzooError: if there is none, or it cannot be understood.
+    """
+    path = Path(folder, MANIFEST_FILE)
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        if manifest["format_version"] != FORMAT_VERSION:
+            raise KzooError(
+                f"{path} has format version {manifest['format_version']}, and this version of "
+                f"kzoo reads {FORMAT_VERSION}"
+            )
+    except FileNotFoundError as error:
+        raise KzooError(
+            f"{folder} is no complete export: it has no {MANIFEST_FILE}; `python -m kzoo.export` "
+            "makes one"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KzooError(f"{path} is damaged: {error}") from error
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
+    """Writes a manifest into the folder of an export."""
+    text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    (folder / MANIFEST_FILE).write_text(text, "utf-8")
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what is in an export."""
+    from kzoo.version import __version__
+
+    found = {"kzoo": __version__}
+    return found | {package: importlib.metadata.version(package) for package in _PACKAGES}
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of every file of an export, by its path in the folder."""
+    return {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)}
+        for name in sorted(files_of(folder))
+    }
+
+
+def files_of(folder: Path) -> Iterator[str]:
+    """The files of an export which a manifest lists, as paths relative to the folder."""
+    for name in MODULE_FOLDERS:
+        for path in (folder / name).rglob("*"):
+            relative = path.relative_to(folder).as_posix()
+            if path.is_file() and relative not in EDITABLE_FILES:
+                yield relative
+    yield from (name for name in ARCHIVES if (folder / name).is_file())
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file of any size."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def variable_specs(variables: Iterable) -> list[dict[str, Any]]:
+    """Name, shape and bytes of Keras variables, as float32."""
+    specs = []
+    for variable in variables:
+        count = 1
+        for size in variable.shape:
+            count *= size
+        specs.append({"name": variable.path, "shape": list(variable.shape), "bytes": 4 * count})
+    return specs
+
+
+def bytes_by_part(variables: list[dict[str, Any]]) -> dict[str, int]:
+    """The bytes of `variable_specs`, by the first part of their names."""
+    sizes: dict[str, int] = {}
+    for variable in variables:
+        part = variable["name"].split("/")[0]
+        sizes[part] = sizes.get(part, 0) + variable["bytes"]
+    return sizes

@@ -1,0 +1,265 @@
+"""Checks an export as a stranger would use it: `python -m kzoo.saved_model.self_check FOLDER`.
+
+To be run in a process of its own: it imports TensorFlow, and for modules that take text its
+operations for text, but no model of kzoo and no Keras. Prints a report as JSON; its `problems` are
+empty if all is well.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
+from kzoo.errors import KzooError
+from kzoo.saved_model.graph_safety import check_graph
+from kzoo.saved_model.manifest import (
+    MANIFEST_FILE,
+    MODULE_FOLDERS,
+    describe_files,
+    read_manifest,
+)
+from kzoo.saved_model.signature_names import MASKED_LM, SERVING
+from kzoo.saved_model.tensor_checks import check_encoder, differences, sha256_of_table
+
+TOLERANCE = 1e-4
+"""The largest difference between float32 outputs of source and export that is no problem.
+
+Different orders of addition give about 1e-6; a wrong weight gives far more.
+"""
+
+_IDS = ("input_word_ids", "input_mask", "input_type_ids")
+_SIGNATURES = {
+    "encoder": {"serving_default": (_IDS, ("sequence_output", "pooled_output", "default"))},
+    "preprocessor": {"serving_default": (("text",), _IDS)},
+    "serving": SERVING,
+    "masked_lm": MASKED_LM,
+}
+_TEXT_OPERATIONS = frozenset({"SentencepieceOp", "SentencepieceTokenizeOp"})
+_HEAD = "masked_lm_head/"
+
+
+def check(folder: Path, expected: Mapping[str, np.ndarray] | None = None) -> dict[str, Any]:
+    """Checks every module of an export, and its manifest.
+
+    Args:
+        folder: the export.
+        expected: what the source model computes, as `kzoo.saved_model.expected` has it.
+
+    Returns:
+        `modules`: for each its `module`, `signatures`, `operations` (how many kinds),
+        `outside_core`, `tensors`, `parameters`, `bytes`, and `differences` from the source by
+        output; and `problems`, sentences.
+
+    Raises:
+        KzooError: if there is no manifest.
+    """
+    manifest = read_manifest(folder)
+    problems = _file_problems(folder, manifest)
+    modules = []
+    # All graphs are looked at first: what is imported for text registers operations.
+    operations = {name: _operations(folder / name) for name in _modules(folder)}
+    outside = {
+        name: sorted(op for op in used if op_def_registry.get(op) is None)
+        for name, used in operations.items()
+    }
+    for name in operations:
+        row = {
+            "module": name,
+            "operations": len(operations[name]),
+            "outside_core": outside[name],
+            **_tensors(folder / name),
+        }
+        modules.append(row)
+        try:
+            problems += _check_module(folder, row, manifest, expected or {})
+        except (KzooError, OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+            problems.append(f"{name}: cannot be used: {error}")
+        except tf.errors.OpError as error:
+            problems.append(f"{name}: cannot be used: {error.message}")
+    if not modules:
+        problems.append(f"{folder} has none of {', '.join(MODULE_FOLDERS)}")
+    return {"modules": modules, "problems": problems}
+
+
+def _modules(folder: Path) -> Iterator[str]:
+    for name in MODULE_FOLDERS:
+        if name == "serving":
+            versions = [path.name for path in (folder / name).glob("*") if path.name.isdecimal()]
+            yield from (f"serving/{version}" for version in sorted(versions, key=int))
+        elif (folder / name).exists():
+            yield name
+
+
+def _file_problems(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Files that are not what the manifest says."""
+    listed, found = manifest["files"], describe_files(folder)
+    problems = [
+        f"{name}, which {MANIFEST_FILE} lists, is missing" for name in listed - found.keys()
+    ]
+    problems += [f"{name} is not listed in {MANIFEST_FILE}" for name in found.keys() - listed]
+    problems += [
+        f"{name} has changed since it was written: its sha256 is another"
+        for name in listed.keys() & found.keys()
+        if listed[name] != found[name]
+    ]
+    return sorted(problems)
+
+
+def _operations(folder: Path) -> set[str]:
+    """The operations that a SavedModel's graph and its functions have, its own functions apart."""
+    graph_file = folder / "saved_model.pb"
+    if not graph_file.is_file():
+        return set()
+    saved = saved_model_pb2.SavedModel.FromString(graph_file.read_bytes())
+    operations, functions = set(), set()
+    for meta_graph in saved.meta_graphs:
+        graph = meta_graph.graph_def
+        operations |= {node.op for node in graph.node}
+        for function in graph.library.function:
+            functions.add(function.signature.name)
+            operations |= {node.op for node in function.node_def}
+    return operations - functions
+
+
+def _tensors(folder: Path) -> dict[str, Any]:
+    """How much there is in a SavedModel's checkpoint, and under which names."""
+    prefix = folder / "variables" / "variables"
+    if not prefix.with_suffix(".index").exists():
+        return {"tensors": 0, "parameters": 0, "bytes": 0, "names": {}}
+    reader = tf.train.load_checkpoint(str(prefix))
+    dtypes = reader.get_variable_to_dtype_map()
+    names, parameters, size_bytes = {}, 0, 0
+    for key, shape in reader.get_variable_to_shape_map().items():
+        if key.startswith(("_CHECKPOINTABLE", "save_counter")):
+            continue
+        count = int(np.prod(shape, dtype=np.int64))
+        names[_path_of(key)] = list(shape)
+        parameters += count
+        size_bytes += count * dtypes[key].size
+    return {"tensors": len(names), "parameters": parameters, "bytes": size_bytes, "names": names}
+
+
+def _path_of(key: str) -> str:
+    """A variable's path, from its key in a checkpoint."""
+    name = key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
+    return re.sub(r"^(named_variables|weights)/", "", name).replace(".S", "/")
+
+
+def _check_module(
+    folder: Path, row: dict[str, Any], manifest: Mapping[str, Any], expected: Mapping[str, Any]
+) -> list[str]:
+    """The problems of one module; its row is completed."""
+    name = row["module"]
+    kind = name.split("/")[0]
+    path = folder / name
+    names = row.pop("names")
+    row.update(signatures=[], differences={})
+    allowed = frozenset() if kind == "encoder" else _TEXT_OPERATIONS
+    wrong = sorted({*row["outside_core"]} - allowed)
+    problems = (
+        [f"has operations that TensorFlow does not know: {', '.join(wrong)}"] if wrong else []
+    )
+    if kind != "masked_lm" and any(_HEAD in variable for variable in names):
+        problems.append("has weights of the masked-LM head")
+    graph = (path / "saved_model.pb").read_bytes()
+    if os.fsencode(folder.resolve()) in graph:
+        problems.append("names the folder in which it is")
+    if kind == "encoder":
+        check_graph(graph, name)
+        problems += _weight_problems(path, names, manifest["encoder"])
+    elif importlib.util.find_spec("tensorflow_text") is None:
+        row["note"] = "not run: tensorflow_text is not installed"
+        return _about(name, problems)
+    else:
+        import tensorflow_text  # noqa: F401  its operations
+    module = tf.saved_model.load(str(path))
+    row["signatures"] = sorted(module.signatures)
+    problems += _signature_problems(module, _SIGNATURES[kind])
+    row["differences"] = differences(module, kind, expected)
+    if _is_exact(kind, name, manifest):
+        problems += [
+            f"`{output}` differs from the source model's by {difference:.2g}"
+            for output, difference in row["differences"].items()
+            if not difference <= TOLERANCE
+        ]
+    if kind == "encoder":
+        problems += check_encoder(module)
+    return _about(name, problems)
+
+
+def _about(name: str, problems: list[str]) -> list[str]:
+    return [f"{name}: {problem}" for problem in problems]
+
+
+def _is_exact(kind: str, name: str, manifest: Mapping[str, Any]) -> bool:
+    """Whether a module computes in float32."""
+    if kind != "serving":
+        return True
+    return manifest["serving"][name.split("/")[1]]["precision"] == "float32"
+
+
+def _weight_problems(
+    path: Path, names: Mapping[str, list[int]], encoder: Mapping[str, Any]
+) -> list[str]:
+    """Whether an encoder has the variables that its manifest lists, and no other."""
+    kept = {variable["name"]: variable["shape"] for variable in encoder["kept"]}
+    problems = []
+    for what, wrong in (
+        ("lacks", kept.keys() - names),
+        ("has, beyond what it must have,", names.keys() - kept),
+        ("has of another shape", {name for name in kept if names.get(name) != kept[name]}),
+    ):
+        if wrong:
+            problems.append(f"{what} {', '.join(sorted(wrong)[:3])}")
+    rows = encoder["config"]["vocabulary_size"]
+    tables = [name for name, shape in names.items() if len(shape) == 2 and shape[0] == rows]
+    expected_tables = [name for name, shape in kept.items() if len(shape) == 2 and shape[0] == rows]
+    if sorted(tables) != sorted(expected_tables):
+        problems.append(f"has other tables of {rows:,} rows than the input table: {tables}")
+    elif sha256_of_table(path, encoder["input_table"]["name"]) != encoder["input_table"]["sha256"]:
+        problems.append("its table of input embeddings is not the source's")
+    return problems
+
+
+def _signature_problems(
+    module: Any, documented: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+) -> list[str]:
+    if sorted(module.signatures) != sorted(documented):
+        return [f"has the signatures {sorted(module.signatures)} instead of {sorted(documented)}"]
+    problems = []
+    for name, (inputs, outputs) in documented.items():
+        signature = module.signatures[name]
+        found = (signature.structured_input_signature[1], signature.structured_outputs)
+        for what, has, must in zip(("inputs", "outputs"), found, (inputs, outputs), strict=True):
+            if sorted(has) != sorted(must):
+                problems.append(f"{name} has the {what} {sorted(has)} instead of {sorted(must)}")
+        problems += [
+            f"{name}: TensorFlow Serving would take {output} for base64"
+            for output in signature.structured_outputs
+            if output.endswith("_bytes")
+        ]
+    return problems
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the report on a folder; a second argument is a file of `expected` arrays."""
+    try:
+        expected = dict(np.load(arguments[1])) if len(arguments) > 1 else None
+        print(json.dumps(check(Path(arguments[0]), expected)))
+    except KzooError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""The preset that is exported, and its models, with no more memory than they take."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kzoo.errors import KzooError
+from kzoo.models.backbone import RemBertBackbone
+from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_metadata import read_made_anew
+from kzoo.models.weights_file import read_weights
+
+CONFIG_FILE, TASK_CONFIG_FILE = "config.json", "task.json"
+WEIGHTS_FILE, TASK_WEIGHTS_FILE = "model.weights.h5", "task.weights.h5"
+VOCABULARY_FILE = "assets/tokenizer/vocabulary.spm"
+
+_DERIVED = ("name", "trainable", "dtype")
+UNTRAINED_POOLER = "the pooler was never trained: `pooled_output` is the mean over the tokens"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A preset of kzoo.
+
+    Attributes:
+        folder: where it is.
+        arguments: of its `RemBertBackbone`, as stored.
+        output_embedding_dim: E_out or "tied"; None if it has no masked-LM head.
+        sentencepiece_model: its vocabulary.
+        made_anew: the paths of weights that were never trained.
+    """
+
+    folder: Path
+    arguments: dict[str, Any]
+    output_embedding_dim: int | str | None
+    sentencepiece_model: bytes
+    made_anew: frozenset[str]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "Source":
+        """Reads all of a preset but its weights.
+
+        Raises:
+            KzooError: if it is no preset of a RemBERT encoder with its tokenizer.
+        """
+        folder = Path(folder)
+        config = _read_config(folder / CONFIG_FILE, "RemBertBackbone")
+        arguments = {name: value for name, value in config.items() if name not in _DERIVED}
+        output_embedding_dim = None
+        if (folder / TASK_CONFIG_FILE).exists():
+            task = _read_config(folder / TASK_CONFIG_FILE, "RemBertMaskedLM")
+            output_embedding_dim = task["output_embedding_dim"]
+        try:
+            vocabulary = (folder / VOCABULARY_FILE).read_bytes()
+        except OSError as error:
+            raise KzooError(
+                f"{folder} has no tokenizer: cannot read {VOCABULARY_FILE} ({error.strerror})"
+            ) from error
+        made_anew = frozenset(read_made_anew(folder))
+        return cls(folder, arguments, output_embedding_dim, vocabulary, made_anew)
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the stored model has."""
+        return self.arguments["num_layers"]
+
+    @property
+    def max_sequence_length(self) -> int:
+        """How many positions the model has."""
+        return self.arguments["max_sequence_length"]
+
+    @property
+    def pooler_note(self) -> str | None:
+        """Why the exported pooler is not the stored one, if it is not."""
+        untrained = any(name.startswith("pooler/") for name in self.made_anew)
+        return UNTRAINED_POOLER if untrained and self.arguments["pooler"] == "dense" else None
+
+    def check_head(self) -> None:
+        """Raises a KzooError unless there is a masked-LM head that has been trained."""
+        if self.output_embedding_dim is None:
+            raise KzooError(f"{self.folder} has no masked-LM head, so there is none to export")
+        untrained = sorted(name for name in self.made_anew if name.startswith("masked_lm_head/"))
+        if untrained:
+            raise KzooError(
+                f"{self.folder}: the masked-LM head was never trained ({', '.join(untrained)}): "
+                "its words would be random. Train it first, or export without --masked_lm"
+            )
+
+    def exported_arguments(self, keep_layers: int | None, dropout: float | None) -> dict[str, Any]:
+        """Arguments of the backbone that is exported.
+
+        Args:
+            keep_layers: how many of the lowest layers; None for all.
+            dropout: rate in training, hidden and attention; None for the stored rates.
+
+        Raises:
+            KzooError: if the model has no so many layers, or for an impossible rate.
+        """
+        arguments = dict(self.arguments)
+        if keep_layers is not None:
+            if not 1 <= keep_layers <= self.num_layers:
+                raise KzooError(
+                    f"the model has {self.num_layers} layers. Received: keep_layers={keep_layers}"
+                )
+            arguments["num_layers"] = keep_layers
+        if dropout is not None:
+            if not 0 <= dropout < 1:
+                raise KzooError(f"`dropout` must be in [0, 1). Received: dropout={dropout}")
+            arguments["dropout"] = arguments["attention_dropout"] = dropout
+        if self.pooler_note:
+            arguments["pooler"] = "mean"
+        return arguments
+
+    def load_backbone(
+        self, keep_layers: int | None = None, dropout: float | None = None
+    ) -> RemBertBackbone:
+        """The encoder in float32, with the stored weights; arguments as `exported_arguments` has.
+
+        Raises:
+            KzooError: also if the file of weights is not that of this configuration.
+        """
+        arguments = self.exported_arguments(keep_layers, dropout)
+        backbone = RemBertBackbone(**arguments, dtype="float32")
+        layers = {"factorized_embeddings": backbone.embeddings}
+        for index, block in enumerate(backbone.encoder_blocks):
+            layers[_block(index)] = block
+        left_out = [_block(index) for index in range(backbone.num_layers, self.num_layers)]
+        if backbone.pooler_layer is not None:
+            layers["pooler"] = backbone.pooler_layer
+        if self.pooler_note:
+            layers.pop("pooler")
+            left_out.append("pooler")
+        read_weights(self.folder / WEIGHTS_FILE, layers, left_out)
+        return backbone
+
+    def load_masked_lm(self, backbone: RemBertBackbone) -> RemBertMaskedLM:
+        """The whole model around a backbone that `load_backbone` has loaded.
+
+        Raises:
+            KzooError: if there is no head, it was never trained, or its weights do not fit.
+        """
+        self.check_head()
+        model = RemBertMaskedLM(backbone, self.output_embedding_dim)
+        read_weights(self.folder / TASK_WEIGHTS_FILE, {"masked_lm_head": model.head})
+        return model
+
+
+def _block(index: int) -> str:
+    return f"encoder_block_{index}" if index else "encoder_block"
+
+
+def _read_config(path: Path, class_name: str) -> dict[str, Any]:
+    """The constructor's arguments in a file of KerasHub."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        registered_name, config = content["registered_name"], content["config"]
+    except OSError as error:
+        raise KzooError(
+            f"{path.parent} is no model preset: cannot read {path.name} ({error.strerror})"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise KzooError(f"{path} is damaged: {error}") from error
+    if registered_name != f"kzoo>{class_name}":
+        raise KzooError(f"{path}: kzoo exports its own {class_name}. Received: {registered_name}")
+    return config

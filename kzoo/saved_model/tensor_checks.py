@@ -1,0 +1,93 @@
+"""What a loaded module computes, beside what it should: for `self_check`."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+_RATE = 1e-3
+
+
+def sha256_of_table(folder: Path, name: str) -> str:
+    """The sha256 of a variable's bytes in an encoder's checkpoint."""
+    reader = tf.train.load_checkpoint(str(folder / "variables" / "variables"))
+    escaped = name.replace("/", ".S")
+    value = reader.get_tensor(f"named_variables/{escaped}/.ATTRIBUTES/VARIABLE_VALUE")
+    return hashlib.sha256(np.ascontiguousarray(value)).hexdigest()
+
+
+def differences(module: Any, kind: str, expected: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The largest difference of each output from what is expected of this kind of module.
+
+    Args:
+        module: a loaded SavedModel.
+        kind: `encoder`, `preprocessor`, `serving` or `masked_lm`.
+        expected: `KIND/in/NAME` and `KIND/out/NAME`; what is missing is not compared.
+    """
+    inputs, outputs = (_part(expected, f"{kind}/{way}/") for way in ("in", "out"))
+    if not outputs:
+        return {}
+    inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    if kind in ("encoder", "masked_lm"):
+        found = module(inputs)
+    elif kind == "preprocessor":
+        found = module(inputs["text"])
+    else:
+        found = {}
+        for name in ("serving_default", "sequence_output"):
+            found |= module.signatures[name](**inputs)
+    return {name: _difference(found[name], value) for name, value in outputs.items()}
+
+
+def check_encoder(module: Any) -> list[str]:
+    """The problems of an encoder that is called and takes a step of training; it is changed."""
+    variables = list(module.trainable_variables)
+    problems = []
+    if len(module.variables) != len(variables):
+        problems.append("has variables that are not trainable")
+    if list(module.regularization_losses):
+        problems.append("has regularization losses")
+    ids = tf.constant([[1, 2, 3], [2, 1, 0]])
+    inputs = {
+        "input_word_ids": ids,
+        "input_mask": tf.cast(ids != 0, tf.int32),
+        "input_type_ids": tf.zeros_like(ids),
+    }
+    with tf.GradientTape() as tape:
+        outputs = module(inputs, training=True)
+        # Not of one degree: the gradient of squares of normalised vectors would be zero.
+        loss = sum(
+            tf.reduce_mean((outputs[name] - 1) ** 4) for name in ("sequence_output", "default")
+        )
+    without = []
+    for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+        if gradient is None:
+            without.append(variable.name)
+            continue
+        if isinstance(gradient, tf.IndexedSlices):
+            variable.scatter_sub(tf.IndexedSlices(_RATE * gradient.values, gradient.indices))
+        else:
+            variable.assign_sub(_RATE * gradient)
+    if without:
+        problems.append(f"a training step does not reach {', '.join(without[:3])}")
+    after = module(inputs)["sequence_output"]
+    if not np.isfinite(after).all():
+        problems.append("has outputs that are not finite after a training step")
+    empty = module({name: tf.zeros((0, 2), tf.int64) for name in inputs})
+    if empty["default"].shape[0] != 0:
+        problems.append("a batch without rows has some")
+    return problems
+
+
+def _part(expected: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name[len(prefix) :]: expected[name] for name in expected if name.startswith(prefix)}
+
+
+def _difference(found: tf.Tensor, expected: np.ndarray) -> float:
+    if tuple(found.shape) != expected.shape:
+        return float("inf")
+    difference = np.abs(found.numpy().astype(np.float64) - expected.astype(np.float64))
+    return float(difference.max(initial=0))

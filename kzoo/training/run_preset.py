@@ -1,0 +1,58 @@
+"""The preset of a run, whether or not the run has finished."""
+
+import os
+
+from kzoo.config import loader
+from kzoo.corpora.examples import ExampleFiles
+from kzoo.errors import KzooError
+from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.pretraining import (
+    CHECKPOINT_FOLDER,
+    CONFIG_FILE,
+    PRESET_FOLDER,
+    build_model,
+    write_preset,
+)
+
+
+def is_run(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is that of a run."""
+    return os.path.isfile(os.path.join(folder, CONFIG_FILE))
+
+
+def preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
+    """The preset of a run; of one that has not finished, made of its newest checkpoint.
+
+    Args:
+        model_dir: the folder of the run.
+
+    Returns:
+        The preset's folder, in `model_dir`, and the step of an unfinished run's checkpoint; None
+        for a run that has finished.
+
+    Raises:
+        KzooError: if the run has no checkpoint that can be used, or its examples are gone.
+    """
+    preset = os.path.join(model_dir, PRESET_FOLDER)
+    config = loader.load([os.path.join(model_dir, CONFIG_FILE)])
+    checkpoints = Checkpoints(os.path.join(model_dir, CHECKPOINT_FOLDER))
+    steps = checkpoints.steps()
+    has_preset = os.path.isdir(preset)
+    if has_preset and (not steps or steps[-1] >= config.trainer.train_steps):
+        return preset, None
+    if not steps:
+        raise KzooError(
+            f"{model_dir} has neither a checkpoint nor a preset yet: let the run go on until its "
+            f"first checkpoint (every {config.trainer.checkpoint_interval:,} steps)"
+        )
+    examples = ExampleFiles.open(config.data.examples)
+    model = build_model(config)
+    # The optimizer's moments stay on disk.
+    state = checkpoints.restore_latest(model.variables, allow_unused=True)
+    if state["vocabulary_sha256"] != examples.info.vocabulary_sha256:
+        raise KzooError(
+            f"the examples in {examples.folder} were made with another vocabulary than the run in "
+            f"{model_dir} was trained with: its ids would mean other pieces"
+        )
+    write_preset(model, examples, preset)
+    return preset, state["step"]
