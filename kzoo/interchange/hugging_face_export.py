@@ -1,18 +1,15 @@
 """A model of ours, as a folder that Hugging Face's transformers reads."""
 
-import contextlib
 import json
 import math
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kzoo.corpora.files import replace_folder
 from kzoo.interchange.hugging_face_config import config_of
 from kzoo.interchange.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE, SAFETENSORS_INDEX
 from kzoo.interchange.hugging_face_import import special_ids
@@ -20,6 +17,7 @@ from kzoo.interchange.hugging_face_names import hugging_face_name
 from kzoo.interchange.hugging_face_tokenizer import write_tokenizer
 from kzoo.interchange.safetensors_files import write_safetensors
 from kzoo.interchange.source_model import BuiltModel
+from kzoo.interchange.written_aside import written_aside
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import TIED, RemBertMaskedLM
 
@@ -64,7 +62,7 @@ def write_hugging_face(
     if os.path.exists(folder) and not overwrite:
         raise FileExistsError(folder)
     notes: list[str] = []
-    with _written_aside(folder) as aside:
+    with written_aside(folder) as aside:
         tensors = _tensors(built, keep_pooler, notes)
         _write_weights(tensors, aside, max_shard_bytes)
         _write_json(os.path.join(aside, CONFIG_FILE), _config(built))
@@ -74,21 +72,6 @@ def write_hugging_face(
             positions = built.backbone.max_sequence_length
             notes += write_tokenizer(aside, built.vocabulary, positions)
     return notes
-
-
-@contextlib.contextmanager
-def _written_aside(folder: str) -> Iterator[str]:
-    os.makedirs(os.path.dirname(os.path.abspath(folder)), exist_ok=True)
-    # Always the same name, so that what a killed process has left there is found and removed.
-    parent, name = os.path.split(folder)
-    aside = os.path.join(parent, f".{name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    os.mkdir(aside)
-    try:
-        yield aside
-        replace_folder(folder, aside)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _config(built: BuiltModel) -> dict[str, Any]:
