@@ -19,3 +19,13 @@ def vocabulary_folder(tmp_path_factory) -> pathlib.Path:
     }
     train_vocabulary(files, 600, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def served(vocabulary_folder, tmp_path_factory):
+    """A small model with random weights, and what a server gets of it."""
+    from kzoo.text.vocabulary import Vocabulary
+    from tests.saved_model.exports import write_exports
+
+    folder = tmp_path_factory.mktemp("export")
+    return write_exports(Vocabulary.load(vocabulary_folder), folder)

@@ -1,6 +1,6 @@
 """What every exported module computes with an encoder, and how it keeps the encoder's variables."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -58,17 +58,10 @@ def _check_length(token_ids: tf.Tensor, max_sequence_length: int) -> tf.Operatio
     return tf.debugging.Assert(length <= max_sequence_length, [message, length])
 
 
-def variables_by_path(variables: Iterable[keras.Variable]) -> dict[str, Any]:
-    """TensorFlow's variables in dictionaries of dictionaries, as their paths have it.
+def named_variables(model: keras.Model) -> dict[str, tf.Variable]:
+    """TensorFlow's variables of a model, under their paths.
 
-    A module that has this as an attribute stores them under these paths, and nothing else of the
-    model: neither its layers nor their configuration.
+    A module that has this as an attribute stores them, and nothing else of the model: neither its
+    layers nor their configuration.
     """
-    tree: dict[str, Any] = {}
-    for variable in variables:
-        *folders, name = variable.path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = variable.value
-    return tree
+    return {variable.path: variable.value for variable in model.variables}

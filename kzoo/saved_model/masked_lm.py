@@ -8,7 +8,7 @@ import sentencepiece
 import tensorflow as tf
 
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.saved_model.encoding import INPUT_NAMES, encode, variables_by_path
+from kzoo.saved_model.encoding import INPUT_NAMES, encode, named_variables
 from kzoo.saved_model.fill_mask_text import FillMaskText
 from kzoo.saved_model.serving import (
     TEXT,
@@ -56,7 +56,7 @@ class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
     Attributes:
         model_name: the name under which it is served.
         sequence_length: the most tokens that a text may have, [CLS] and [SEP] among them.
-        weights: the variables of encoder and head, under their paths.
+        named_variables: the variables of encoder and head, under their paths.
         variables, trainable_variables: the same in lists.
         regularization_losses: none; TF Hub looks for it.
     """
@@ -72,7 +72,8 @@ class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
         super().__init__()
         check_fits(masked_lm.backbone, text_graph, sequence_length)
         self.sequence_length = sequence_length
-        self.weights = variables_by_path(masked_lm.variables)
+        # Before `variables` by name, so that it gives the checkpoint its keys.
+        self.named_variables = named_variables(masked_lm)
         self.variables = [variable.value for variable in masked_lm.variables]
         self.trainable_variables = [variable.value for variable in masked_lm.trainable_variables]
         self.regularization_losses = []
@@ -88,26 +89,28 @@ class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
             for training in (True, False):
                 self.__call__.get_concrete_function(inputs, training=training)
 
-    @tf.function
+    @tf.function(autograph=False)
     def __call__(self, inputs, training=False):
         """The encoder's outputs, and `mlm_logits` for the positions that are asked for."""
         outputs = self._encode(inputs, training)
         gathered = self._gather(outputs["sequence_output"], inputs[POSITIONS])
         return {"mlm_logits": self._head(gathered), **outputs}
 
-    @tf.function(input_signature=[ids_spec(name) for name in _INPUT_NAMES])
+    @tf.function(input_signature=[ids_spec(name) for name in _INPUT_NAMES], autograph=False)
     def serving_default(self, input_word_ids, input_mask, input_type_ids, masked_lm_positions):
         """Ids and positions → `mlm_logits`, `sequence_output`, `pooled_output`."""
         values = (input_word_ids, input_mask, input_type_ids, masked_lm_positions)
         outputs = self(dict(zip(_INPUT_NAMES, values, strict=True)))
         return {name: outputs[name] for name in ("mlm_logits", "sequence_output", "pooled_output")}
 
-    @tf.function(input_signature=[TEXT])
+    @tf.function(input_signature=[TEXT], autograph=False)
     def fill_mask(self, text):
         """Text → the likeliest pieces for its masks."""
         return self._fill(text, tf.fill(tf.shape(text), TOP_K))
 
-    @tf.function(input_signature=[TEXT, tf.TensorSpec([None], tf.int32, name="top_k")])
+    @tf.function(
+        input_signature=[TEXT, tf.TensorSpec([None], tf.int32, name="top_k")], autograph=False
+    )
     def fill_mask_top_k(self, text, top_k):
         """The same, with the number of pieces that each text asks for."""
         return self._fill(text, top_k)

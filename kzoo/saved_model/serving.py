@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import INPUT_NAMES, encode, variables_by_path
+from kzoo.saved_model.encoding import INPUT_NAMES, encode, named_variables
 from kzoo.saved_model.text_graph import TextGraph
 
 TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -40,7 +40,7 @@ class ServingModule(tf.Module):
     Attributes:
         model_name: the name under which it is served.
         sequence_length: the most tokens that a text may have, [CLS] and [SEP] among them.
-        weights: the backbone's variables, under their paths.
+        named_variables: the backbone's variables, under their paths.
     """
 
     model_name = "encoder"
@@ -54,17 +54,17 @@ class ServingModule(tf.Module):
         super().__init__(name="serving")
         check_fits(backbone, text_graph, sequence_length)
         self.sequence_length = sequence_length
-        self.weights = variables_by_path(backbone.variables)
+        self.named_variables = named_variables(backbone)
         self._text_graph = text_graph
         # A function, and not the backbone, which would be stored with its layers.
         self._encode = functools.partial(encode, backbone)
 
-    @tf.function(input_signature=[TEXT])
+    @tf.function(input_signature=[TEXT], autograph=False)
     def serving_default(self, text):
         """Text → `pooled_output`."""
         return {"pooled_output": self._encode(self._packed(text))["pooled_output"]}
 
-    @tf.function(input_signature=[TEXT])
+    @tf.function(input_signature=[TEXT], autograph=False)
     def sequence_output(self, text):
         """Text → `sequence_output` and `input_mask`."""
         packed = self._packed(text)
@@ -74,7 +74,7 @@ class ServingModule(tf.Module):
             "input_mask": packed["input_mask"],
         }
 
-    @tf.function(input_signature=[ids_spec(name) for name in INPUT_NAMES])
+    @tf.function(input_signature=[ids_spec(name) for name in INPUT_NAMES], autograph=False)
     def from_ids(self, input_word_ids, input_mask, input_type_ids):
         """Ids → `pooled_output` and `sequence_output`."""
         values = (input_word_ids, input_mask, input_type_ids)
