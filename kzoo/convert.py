@@ -54,6 +54,46 @@ flags.DEFINE_bool(
     "place for it and says so.",
     flag_values=FLAGS,
 )
+flags.DEFINE_string(
+    "add_pieces",
+    None,
+    "File of new pieces for the vocabulary, one a line, with ▁ at the front of those that start a "
+    "word.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_multi_string(
+    "keep_pieces_from",
+    [],
+    "Pattern of a corpus, with {lang} where the language code stands: the pieces that it does not "
+    "use are taken out of the vocabulary; may be repeated.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "embedding_dim",
+    None,
+    "Make the input table so narrow: a start for further pre-training, and not the same model.",
+    lower_bound=2,
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "text",
+    None,
+    "Text on which --embedding_dim measures the masked-LM loss before and after.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "text_field",
+    "text",
+    "Key or column of the text, in .jsonl and .parquet, for --keep_pieces_from and --text.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_enum(
+    "on_bad_text",
+    "error",
+    ["error", "replace", "skip"],
+    "What --keep_pieces_from does with text that cannot be read, as in `python -m kzoo.prepare`.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_bool("overwrite", False, "Replace the output if it is there.", flag_values=FLAGS)
 
 
@@ -75,10 +115,8 @@ def main() -> None:
         raise KzooError(f"{output} is there already; --overwrite replaces it")
 
     from kzoo.interchange.report import report
-    from kzoo.interchange.source_model import build
 
-    source = _changed(open_source())
-    built = build(source, FLAGS.allow_missing)
+    built = _built(_changed(open_source()))
     notes = write(built, output)
     print(f"{FLAGS.input} ({FLAGS['from'].value}) → {output} ({FLAGS.to})\n")
     print(report(built, notes))
@@ -96,6 +134,12 @@ def _check_flags_of_routes() -> None:
     """Refuses a flag that would do nothing."""
     if FLAGS.keep_pooler and FLAGS.to != "hugging_face":
         raise KzooError("--keep_pooler is for --to hugging_face; a preset keeps its pooler anyway")
+    if FLAGS.text is not None and FLAGS.embedding_dim is None:
+        raise KzooError("--text is for --embedding_dim, whose loss it measures")
+    if FLAGS["text_field"].present and FLAGS.text is None and not FLAGS.keep_pieces_from:
+        raise KzooError("--text_field is for --keep_pieces_from and --text")
+    if FLAGS["on_bad_text"].present and not FLAGS.keep_pieces_from:
+        raise KzooError("--on_bad_text is for --keep_pieces_from")
 
 
 def _vocabulary() -> "Vocabulary | None":
@@ -105,18 +149,46 @@ def _vocabulary() -> "Vocabulary | None":
 
 
 def _changed(source: "SourceModel") -> "SourceModel":
-    """The model with the changes that the flags ask for."""
+    """The model with the changes that the flags ask for, but for the width of its table."""
     from kzoo.interchange.hugging_face_import import with_activation
+    from kzoo.interchange.source_changes import add_pieces, keep_pieces
 
     if FLAGS.activation is not None:
         source = with_activation(source, FLAGS.activation)
+    if FLAGS.keep_pieces_from:
+        source = keep_pieces(
+            source,
+            FLAGS.keep_pieces_from,
+            text_field=FLAGS.text_field,
+            on_bad_text=FLAGS.on_bad_text,
+        )
+    if FLAGS.add_pieces is not None:
+        source = add_pieces(source, FLAGS.add_pieces)
     return source
+
+
+def _built(source: "SourceModel") -> "BuiltModel":
+    """The model with its weights, and with a narrower input table if one is asked for."""
+    from kzoo.interchange.source_changes import build_narrow
+    from kzoo.interchange.source_model import build
+
+    if FLAGS.embedding_dim is None:
+        return build(source, FLAGS.allow_missing)
+    return build_narrow(
+        source, FLAGS.embedding_dim, FLAGS.allow_missing, FLAGS.text, FLAGS.text_field
+    )
 
 
 def _from_hugging_face() -> "SourceModel":
     from kzoo.interchange.hugging_face_import import open_hugging_face
 
     return open_hugging_face(FLAGS.input, _vocabulary())
+
+
+def _from_coupled() -> "SourceModel":
+    from kzoo.interchange.coupled_import import open_coupled
+
+    return open_coupled(FLAGS.input, FLAGS["from"].value, _vocabulary())
 
 
 def _from_preset() -> "SourceModel":
@@ -146,6 +218,8 @@ def _to_hugging_face(built: "BuiltModel", output: str) -> list[str]:
 _SOURCES: dict[str, Callable[[], "SourceModel"]] = {
     "hugging_face": _from_hugging_face,
     "preset": _from_preset,
+    "bert": _from_coupled,
+    "xlm_roberta": _from_coupled,
 }
 _TARGETS: dict[str, Callable[["BuiltModel", str], list[str]]] = {
     "preset": _to_preset,

@@ -1,4 +1,4 @@
-"""What the `config.json` of a BERT or an XLM-R says, key by key."""
+"""What the `config.json` of a BERT or an XLM-R of Hugging Face says."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,12 +7,11 @@ from kzoo.errors import KzooError
 from kzoo.interchange.config_keys import ACTIVATIONS, check_keys, check_model_type
 
 BERT, XLM_ROBERTA = "bert", "xlm_roberta"
-FAMILIES = (BERT, XLM_ROBERTA)
 
 _MODEL_TYPES = {BERT: "bert", XLM_ROBERTA: "xlm-roberta"}
 
 # Argument of `RemBertBackbone` → key.
-_ARGUMENTS = {
+_SIZES = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -21,16 +20,17 @@ _ARGUMENTS = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-_OPTIONAL_ARGUMENTS = {
+# The defaults are those of Hugging Face's classes.
+_OPTIONAL = {
     "dropout": ("hidden_dropout_prob", 0.1),
     "attention_dropout": ("attention_probs_dropout_prob", 0.1),
     "layer_norm_epsilon": ("layer_norm_eps", 1e-12),
 }
-_USED_ELSEWHERE = {"model_type", "hidden_act", "tie_word_embeddings"}
+_ACTIVATION, _TIED, _PAD_ID = "hidden_act", "tie_word_embeddings", "pad_token_id"
 
 
 def arguments_of(config: Mapping[str, Any], family: str, path: str) -> dict[str, Any]:
-    """The arguments of a `RemBertBackbone` with tables as wide as its layers.
+    """The arguments of a `RemBertBackbone` with tables as wide as its layers, but for `pooler`.
 
     Args:
         config: the content of `config.json`.
@@ -42,29 +42,35 @@ def arguments_of(config: Mapping[str, Any], family: str, path: str) -> dict[str,
             makes another model.
     """
     check_model_type(config, path, _MODEL_TYPES[family], family)
+    optional = {key for key, _ in _OPTIONAL.values()}
     check_keys(
         config,
         path,
-        required=_ARGUMENTS.values(),
-        others={*_USED_ELSEWHERE, *(key for key, _ in _OPTIONAL_ARGUMENTS.values())},
+        required=_SIZES.values(),
+        others={*optional, _ACTIVATION, _TIED, _PAD_ID, "model_type"},
     )
-    activation = config.get("hidden_act", "gelu")
-    if activation not in ACTIVATIONS or (family == XLM_ROBERTA and activation != "gelu"):
-        # The head of XLM-R has the exact GELU, whatever the layers have.
-        known = ["gelu"] if family == XLM_ROBERTA else list(ACTIVATIONS)
+    # The head of XLM-R has the exact GELU, whatever the layers have.
+    activations = {"gelu": "gelu"} if family == XLM_ROBERTA else ACTIVATIONS
+    activation = config.get(_ACTIVATION, "gelu")
+    if not isinstance(activation, str) or activation not in activations:
         raise KzooError(
-            f"{path}: hidden_act must be {' or '.join(known)}. Received: {activation!r}"
+            f"{path}: {_ACTIVATION} must be {' or '.join(activations)}. Received: {activation!r}"
         )
-    arguments = {argument: config[key] for argument, key in _ARGUMENTS.items()}
-    for argument, (key, default) in _OPTIONAL_ARGUMENTS.items():
+    arguments = {argument: config[key] for argument, key in _SIZES.items()}
+    for argument, (key, default) in _OPTIONAL.items():
         arguments[argument] = config.get(key, default)
     return {
         **arguments,
         "embedding_dim": arguments["hidden_dim"],
-        "activation": ACTIVATIONS[activation],
+        "activation": activations[activation],
     }
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether the input table is the output table too, as it is unless the file says otherwise."""
+    return config.get(_TIED, True)
 
 
 def first_position(config: Mapping[str, Any]) -> int:
     """The position of a sequence's first token in XLM-R: the row after that of the padding's id."""
-    return config.get("pad_token_id", 1) + 1
+    return config.get(_PAD_ID, 1) + 1

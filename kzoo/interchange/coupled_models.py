@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from kzoo.errors import KzooError
-from kzoo.interchange.coupled_config import BERT, XLM_ROBERTA, arguments_of, first_position
+from kzoo.interchange.accounting import Weights
+from kzoo.interchange.coupled_config import (
+    BERT,
+    XLM_ROBERTA,
+    arguments_of,
+    first_position,
+    is_tied,
+)
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
 
 _TABLE, _BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
@@ -21,7 +28,6 @@ _TRANSFORM = "cls.predictions.dense.weight"
 _WORDS = "rembert.embeddings.word_embeddings.weight"
 _POSITIONS = "rembert.embeddings.position_embeddings.weight"
 _SEGMENTS = "rembert.embeddings.token_type_embeddings.weight"
-_POOLER = "rembert.pooler.dense.weight"
 
 # kzoo's packing numbers two segments.
 _MIN_SEGMENTS = 2
@@ -59,7 +65,7 @@ class DecoupledModel:
     """A coupled model, ready to be imported as one with a table for input and one for output.
 
     Attributes:
-        arguments: of `RemBertBackbone`.
+        arguments: of `RemBertBackbone`, but for `pooler`.
         output_embedding_dim: of `RemBertMaskedLM`.
         weights: under the names of a `RemBertForMaskedLM`; what has none keeps its own.
         notes: what is not as it was, for people.
@@ -71,7 +77,9 @@ class DecoupledModel:
     notes: list[str]
 
 
-def decouple(config: Mapping[str, Any], weights, family: str, folder: str) -> DecoupledModel:
+def decouple(
+    config: Mapping[str, Any], weights: Weights, family: str, folder: str
+) -> DecoupledModel:
     """Makes a coupled model's weights those of an untied one.
 
     Args:
@@ -104,11 +112,10 @@ def decouple(config: Mapping[str, Any], weights, family: str, folder: str) -> De
         _choose_rows(derived, _SEGMENTS, lambda table: np.repeat(table, 1 + more, axis=0), more)
         notes.append("its one segment is there twice, for a first and a second text")
     # Without a head there is no output table either.
-    if config.get("tie_word_embeddings", True) and {_TRANSFORM, _WORDS} <= derived.keys():
+    if is_tied(config) and {_TRANSFORM, _WORDS} <= derived.keys():
         group = (*sources[_WORDS], *sources.get(_TABLE, ()))
         derived[_TABLE] = Derived(derived[_WORDS].shape, group, _equal_tensors(weights, group))
         notes.append("the output table is a copy of the input table, and not tied to it any more")
-    arguments["pooler"] = "dense" if _POOLER in derived else "mean"
     return DecoupledModel(
         arguments=arguments,
         output_embedding_dim=arguments["hidden_dim"],
@@ -117,7 +124,7 @@ def decouple(config: Mapping[str, Any], weights, family: str, folder: str) -> De
     )
 
 
-def _sources_by_name(weights, family: str) -> dict[str, tuple[str, ...]]:
+def _sources_by_name(weights: Weights, family: str) -> dict[str, tuple[str, ...]]:
     """RemBERT's name → the tensors that have this meaning."""
     found = collections.defaultdict(list)
     for name in weights.names():
@@ -146,7 +153,7 @@ def _rembert_name(name: str, family: str) -> str | None:
     return name
 
 
-def _equal_tensors(weights, names: tuple[str, ...]) -> Callable[..., np.ndarray]:
+def _equal_tensors(weights: Weights, names: tuple[str, ...]) -> Callable[..., np.ndarray]:
     """A function that returns the first of some tensors, having seen that all are equal."""
 
     def first(tensor: np.ndarray, *others: np.ndarray) -> np.ndarray:

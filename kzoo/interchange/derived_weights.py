@@ -2,8 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    # It imports Keras, which processes that only count pieces do without.
+    from kzoo.interchange.accounting import Weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,7 @@ class DerivedWeights:
         derived: name → how it is made.
     """
 
-    def __init__(self, weights, derived: Mapping[str, Derived]):
+    def __init__(self, weights: "Weights", derived: Mapping[str, Derived]):
         self._weights = weights
         self._derived = dict(derived)
         self._used = {source for one in derived.values() for source in one.sources}

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from kzoo.errors import KzooError
+from kzoo.interchange.accounting import Weights
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
 
 _BLOCK_ROWS = 8192
@@ -43,21 +44,22 @@ class FactorizedModel:
 
     Attributes:
         arguments: of its `RemBertBackbone`.
-        output_embedding_dim: of its `RemBertMaskedLM`; a tied table has become two.
+        output_embedding_dim: of its `RemBertMaskedLM`; a tied table has become two. None for an
+            encoder alone.
         weights: a source of its weights.
         energy_kept: see `FactorizedTables`.
     """
 
     arguments: dict[str, Any]
-    output_embedding_dim: int
+    output_embedding_dim: int | None
     weights: DerivedWeights
     energy_kept: float
 
 
 def factorize_model(
     arguments: Mapping[str, Any],
-    output_embedding_dim: int | str,
-    weights,
+    output_embedding_dim: int | str | None,
+    weights: Weights,
     embedding_dim: int,
     name_of: Callable[[str], str],
     *,
@@ -67,7 +69,7 @@ def factorize_model(
 
     Args:
         arguments: of its `RemBertBackbone`.
-        output_embedding_dim: of its `RemBertMaskedLM`.
+        output_embedding_dim: of its `RemBertMaskedLM`; None for an encoder alone.
         weights: a source of its weights.
         embedding_dim: the new width.
         name_of: from the path of a variable to the name of its tensor.

@@ -14,6 +14,7 @@ from kzoo.corpora.random_bits import RandomBits
 from kzoo.corpora.reading import read_documents
 from kzoo.corpora.windows import window_lengths
 from kzoo.errors import KzooError
+from kzoo.interchange.source_model import BuiltModel
 from kzoo.layers.vocabulary_loss import vocabulary_scores
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.text.vocabulary import Vocabulary
@@ -40,24 +41,29 @@ class MaskedLoss(NamedTuple):
 
 
 def masked_loss(
-    model: RemBertMaskedLM,
-    vocabulary: Vocabulary,
-    path: str | os.PathLike[str],
-    text_field: str = "text",
+    built: BuiltModel, path: str | os.PathLike[str], text_field: str = "text"
 ) -> MaskedLoss:
     """Measures a model on the beginning of a text: up to 64 windows of up to 128 pieces.
 
     The masks depend on the text and the vocabulary alone.
 
     Args:
-        model: with its head.
-        vocabulary: of the model.
+        built: a model with its head and its vocabulary.
         path: a text as `kzoo.corpora.reading.read_documents` takes it.
         text_field: key of the text in JSON lines and Parquet.
 
     Raises:
-        KzooError: the text cannot be read, or has no piece to predict.
+        KzooError: the text cannot be read, or has no piece to predict; or the model has no head or
+            no vocabulary.
     """
+    model, vocabulary = built.model, built.vocabulary
+    if not isinstance(model, RemBertMaskedLM):
+        raise KzooError("an encoder without its masked-LM head has no loss: leave --text out")
+    if vocabulary is None:
+        raise KzooError(
+            f"without a vocabulary the loss on {os.fspath(path)} cannot be measured; --vocabulary "
+            "names one, or leave --text out"
+        )
     length = min(_MAX_LENGTH, model.backbone.max_sequence_length)
     windows = list(
         itertools.islice(_masked_windows(vocabulary, path, text_field, length), _MAX_WINDOWS)

@@ -2,10 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
+
+if TYPE_CHECKING:
+    from kzoo.interchange.accounting import Weights
 
 # Paths of the variables of a `RemBertMaskedLM` that have a row for each piece. Each has its own
 # width; a tied model has no output table.
@@ -50,7 +54,7 @@ class VocabularyChange:
             new[row] = table[ids].mean(axis=0, dtype=np.float64)
         return new
 
-    def apply(self, weights, name_of: Callable[[str], str]) -> DerivedWeights:
+    def apply(self, weights: "Weights", name_of: Callable[[str], str]) -> DerivedWeights:
         """The weights of the model with the new vocabulary.
 
         Args:

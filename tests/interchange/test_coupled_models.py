@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from kzoo import KzooError
-from kzoo.interchange.coupled_models import decouple
-from kzoo.interchange.hugging_face_names import hugging_face_name
+from kzoo.interchange.coupled_import import open_coupled
+from kzoo.interchange.source_model import build
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.models.masked_lm import RemBertMaskedLM
-from tests.interchange.arrays import Arrays, assign
+from tests.interchange.sentencepiece_models import xlm_roberta_model
 
 _SHAPE = {
     "vocab_size": 60,
@@ -69,42 +69,54 @@ def tensors(family: str, pooler: bool = False) -> dict[str, np.ndarray]:
     return {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def model_of(decoupled) -> tuple[RemBertMaskedLM, set[str]]:
-    """The model with its weights, and the names of tensors that it has no use for."""
-    model = RemBertMaskedLM(RemBertBackbone(**decoupled.arguments), decoupled.output_embedding_dim)
-    return model, assign(model, decoupled.weights, hugging_face_name, transpose=True)
+@pytest.fixture
+def folder(tmp_path):
+    """Writes a folder such as Hugging Face's, and opens it."""
+
+    def write(family: str, arrays: dict[str, np.ndarray], **config):
+        content = {**CONFIGS[family], **config}
+        (tmp_path / "config.json").write_text(json.dumps(content), encoding="utf-8")
+        save_file(arrays, tmp_path / "model.safetensors")
+        return open_coupled(str(tmp_path), family)
+
+    return write
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooler", [False, True])
-def test_every_tensor_is_used(family, pooler):
-    decoupled = decouple(CONFIGS[family], Arrays(tensors(family, pooler)), family, "folder")
-    model, left = model_of(decoupled)
-    assert not left
-    backbone = model.backbone
-    assert backbone.pooler == ("dense" if pooler else "mean")
-    assert backbone.embeddings.projection is None
-    table = tensors(family)[PREFIX[family] + "embeddings.word_embeddings.weight"]
+def test_every_tensor_is_used(family, pooler, folder):
+    arrays = tensors(family, pooler)
+    built = build(folder(family, arrays))
+    assert not built.accounts.ignored
+    assert not built.made_anew
+    model = built.model
+    assert model.backbone.pooler == ("dense" if pooler else "mean")
+    assert model.backbone.embeddings.projection is None
+    table = arrays[PREFIX[family] + "embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(model.head.table.numpy(), table)
     # A copy, which training moves alone.
     assert model.head.tied_embedding is None
+    assert "the output table is a copy" in "\n".join(built.notes)
 
 
-def test_positions_begin_where_xlm_r_has_its_first():
+def test_positions_begin_where_xlm_r_has_its_first(folder):
     arrays = tensors("xlm_roberta")
-    decoupled = decouple(CONFIGS["xlm_roberta"], Arrays(arrays), "xlm_roberta", "folder")
-    backbone = model_of(decoupled)[0].backbone
+    built = build(folder("xlm_roberta", arrays))
+    backbone = built.backbone
     assert backbone.max_sequence_length == 18
     positions = arrays["roberta.embeddings.position_embeddings.weight"]
     np.testing.assert_array_equal(
         backbone.embeddings.position_embedding.embeddings.numpy(), positions[2:]
     )
     segments = backbone.embeddings.segment_embedding.embeddings.numpy()
+    assert segments.shape == (2, 24)
     np.testing.assert_array_equal(segments[0], segments[1])
-    assert len(decoupled.notes) == 3
+    notes = "\n".join(built.notes)
+    assert "first 2 rows of its position table are left out, and 18 positions stay" in notes
+    assert "its one segment is there twice" in notes
 
 
-def test_old_files_are_read():
+def test_old_files_are_read(folder):
     """Names of LayerNorm as in TensorFlow, and what is tied stored again."""
     arrays = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): array
@@ -113,40 +125,44 @@ def test_old_files_are_read():
     arrays["cls.predictions.decoder.weight"] = arrays["bert.embeddings.word_embeddings.weight"]
     arrays["cls.predictions.decoder.bias"] = arrays["cls.predictions.bias"]
     arrays["cls.seq_relationship.weight"] = np.zeros((2, 24), np.float32)
-    _, left = model_of(decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder"))
-    assert left == {"cls.seq_relationship.weight"}
+    arrays["bert.embeddings.position_ids"] = np.arange(20)[None]
+    built = build(folder("bert", arrays))
+    assert built.accounts.ignored.keys() == {
+        "cls.seq_relationship.weight",
+        "bert.embeddings.position_ids",
+    }
+    gamma = arrays["bert.embeddings.LayerNorm.gamma"]
+    np.testing.assert_array_equal(built.backbone.embeddings.layer_norm.gamma.numpy(), gamma)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_output_table_of_its_own_is_kept_where_the_configuration_says_so(family):
+def test_an_output_table_of_its_own_is_kept_where_the_configuration_says_so(family, folder):
     arrays = tensors(family)
     own = np.ones((60, 24), np.float32)
     arrays[DECODER[family]] = own
-    config = {**CONFIGS[family], "tie_word_embeddings": False}
-    model, left = model_of(decouple(config, Arrays(arrays), family, "folder"))
-    assert not left
-    np.testing.assert_array_equal(model.head.table.numpy(), own)
-    tied = decouple(CONFIGS[family], Arrays(arrays), family, "folder")
+    built = build(folder(family, arrays, tie_word_embeddings=False))
+    np.testing.assert_array_equal(built.model.head.table.numpy(), own)
     with pytest.raises(KzooError, match=rf"{DECODER[family]} differs from .*word_embeddings"):
-        model_of(tied)
+        build(folder(family, arrays))
 
 
-def test_an_encoder_alone_gets_no_output_table():
+def test_an_encoder_alone_gets_no_output_table(folder):
     arrays = {
         name.removeprefix("bert."): array
         for name, array in tensors("bert").items()
         if not name.startswith("cls.")
     }
-    decoupled = decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder")
-    backbone = RemBertBackbone(**decoupled.arguments)
-    assert not assign(backbone, decoupled.weights, hugging_face_name, transpose=True)
+    source = folder("bert", arrays)
+    assert isinstance(build(source).model, RemBertBackbone)
+    built = build(source, ["masked_lm_head"])
+    assert sorted(path.split("/")[0] for path in built.made_anew) == ["masked_lm_head"] * 6
 
 
-def test_two_tensors_of_one_meaning_are_an_error():
+def test_two_tensors_of_one_meaning_are_an_error(folder):
     arrays = tensors("bert")
     arrays["embeddings.LayerNorm.weight"] = arrays["bert.embeddings.LayerNorm.weight"]
-    with pytest.raises(KzooError, match=r"mean the same: bert\.embed\S+ and embeddings\.Layer"):
-        decouple(CONFIGS["bert"], Arrays(arrays), "bert", "folder")
+    with pytest.raises(KzooError, match=r"mean the same: .*embeddings\.LayerNorm\.weight"):
+        folder("bert", arrays)
 
 
 @pytest.mark.parametrize(
@@ -160,12 +176,31 @@ def test_two_tensors_of_one_meaning_are_an_error():
         ("xlm_roberta", {"hidden_act": "gelu_new"}, "hidden_act must be gelu. Received"),
     ],
 )
-def test_another_model_is_refused(family, change, message):
-    config = {**CONFIGS[family], **change}
-    with pytest.raises(KzooError, match=rf"folder/config\.json: .*{message}"):
-        decouple(config, Arrays(tensors(family)), family, "folder")
-    with pytest.raises(KzooError, match=r"lacks vocab_size, num_attention_heads"):
-        decouple({"num_hidden_layers": 2}, Arrays({}), family, "folder")
+def test_another_model_is_refused(family, change, message, folder):
+    with pytest.raises(KzooError, match=rf"config\.json: .*{message}"):
+        folder(family, tensors(family), **change)
+
+
+def test_word_pieces_are_named_as_what_is_left_out(folder, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
+    source = folder("bert", tensors("bert"))
+    assert source.vocabulary is None
+    assert any("vocab.txt is left out" in note for note in source.notes)
+
+
+def test_xlm_r_comes_with_its_vocabulary(folder, tmp_path):
+    processor, data = xlm_roberta_model()
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
+    num_rows = processor.get_piece_size() + 2
+    arrays = tensors("xlm_roberta")
+    table = np.random.default_rng(0).normal(size=(num_rows, 24)).astype(np.float32)
+    arrays["roberta.embeddings.word_embeddings.weight"] = table
+    arrays["lm_head.bias"] = table[:, 0].copy()
+    built = build(folder("xlm_roberta", arrays, vocab_size=num_rows))
+    assert built.vocabulary.size == built.backbone.vocabulary_size == num_rows + 1
+    for new in (built.backbone.token_embedding.embeddings, built.model.head.table):
+        np.testing.assert_array_equal(new.numpy(), [*table, table[2]])
+    np.testing.assert_array_equal(built.model.head.bias.numpy(), [*table[:, 0], table[2, 0]])
 
 
 @pytest.mark.peers
@@ -186,16 +221,8 @@ def test_logits_are_those_of_hugging_face(family, activation, tmp_path):
         for parameter in peer.parameters():
             parameter += torch.randn(parameter.shape, generator=random) * 0.2
     peer.save_pretrained(tmp_path)
-    from safetensors.numpy import load_file
-
-    decoupled = decouple(
-        json.loads((tmp_path / "config.json").read_text()),
-        Arrays(load_file(tmp_path / "model.safetensors")),
-        family,
-        "folder",
-    )
-    model, left = model_of(decoupled)
-    assert not left
+    built = build(open_coupled(str(tmp_path), family))
+    assert not built.accounts.ignored
 
     numbers = np.random.default_rng(0)
     ids = numbers.integers(4, 60, (3, 12))
@@ -208,7 +235,7 @@ def test_logits_are_those_of_hugging_face(family, activation, tmp_path):
             torch.tensor(ids), torch.tensor(mask), token_type_ids=torch.tensor(segments)
         ).logits.numpy()
     positions = np.tile(np.arange(12, dtype=np.int32), (3, 1))
-    logits = model(
+    logits = built.model(
         {
             "token_ids": ids.astype(np.int32),
             "padding_mask": mask.astype(np.int32),

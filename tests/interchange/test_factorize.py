@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from kzoo import KzooError
+from kzoo.interchange.accounting import assign_all
 from kzoo.interchange.factorize import factorize, factorize_model
 from kzoo.interchange.hugging_face_names import hugging_face_name
 from tests import reference
-from tests.interchange.arrays import Arrays, arrays_of, assign
+from tests.interchange.arrays import source_of, weights_of
 from tests.models import shapes
 
 WIDTH, NARROW, HIDDEN = 40, 12, 30
@@ -112,9 +113,9 @@ def factorized(model, embedding_dim: int, naming=str):
     """The model with a narrower table, its weights read under the names of some format."""
     arguments = {**shapes.ARGUMENTS, "embedding_dim": model.backbone.embedding_dim}
     transpose = naming is not str
-    weights = arrays_of(model)
+    weights = weights_of(model)
     if transpose:
-        weights = Arrays(
+        weights = source_of(
             {
                 naming(path): array.T if path.endswith("/kernel") else array
                 for path, array in ((path, weights.read(path)) for path in weights.names())
@@ -124,7 +125,7 @@ def factorized(model, embedding_dim: int, naming=str):
         arguments, model.output_embedding_dim, weights, embedding_dim, naming, transpose=transpose
     )
     narrow = shapes.masked_lm(new.output_embedding_dim, **new.arguments)
-    assert assign(narrow, new.weights, naming, transpose) == set()
+    assign_all(narrow, new.weights, naming, transpose=transpose)
     return narrow, new.energy_kept
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from kzoo.interchange.accounting import assign_all
 from kzoo.interchange.vocabulary_change import VocabularyChange
 from tests import reference
-from tests.interchange.arrays import arrays_of, assign
+from tests.interchange.arrays import weights_of
 from tests.models import shapes
 
 GROWN = VocabularyChange(
@@ -15,9 +16,9 @@ GROWN = VocabularyChange(
 
 
 def changed(model, change: VocabularyChange, output_embedding_dim: int | str = 40):
-    weights = change.apply(arrays_of(model), str)
+    weights = change.apply(weights_of(model), str)
     new = shapes.masked_lm(output_embedding_dim, vocabulary_size=change.size)
-    assert assign(new, weights) == set()
+    assign_all(new, weights)
     return new
 
 
@@ -50,7 +51,7 @@ def test_logits_of_old_pieces_do_not_change(model):
 
 
 def test_an_encoder_alone_grows_too(model):
-    weights = GROWN.apply(arrays_of(model.backbone), str)
+    weights = GROWN.apply(weights_of(model.backbone), str)
     assert weights.shape("embeddings/token_embedding/embeddings") == (520, 16)
     assert set(weights.names()) == {variable.path for variable in model.backbone.variables}
 
