@@ -160,8 +160,7 @@ def test_a_model_that_is_not_served_is_an_error(where, run):
 
 @pytest.mark.parametrize(("flag", "port"), [("server", "8500"), ("rest", "8501")])
 def test_a_server_that_is_not_there_is_an_error(flag, port, run):
-    with socket.socket() as closed:
-        # Bound, but nobody listens.
+    with socket.socket() as closed:  # bound, but nobody listens
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         url = f"http://{address}" if flag == "rest" else address
