@@ -84,7 +84,8 @@ class TextGraph(tf.Module):
             raise KzooError(f"a sequence has 1 or 2 segments. Received: {len(segments)} of them")
         num_special = len(segments) + 1
         with tf.control_dependencies(_checks(segments, sequence_length, num_special)):
-            length = tf.identity(tf.cast(sequence_length, tf.int64))
+            # Shapes are inferred, and fail without a word, before the checks are run.
+            length = tf.maximum(tf.cast(sequence_length, tf.int64), num_special)
         room = length - num_special
         kept = _kept_lengths([_row_lengths(segment) for segment in segments], room)
         if not pad_to_length:
