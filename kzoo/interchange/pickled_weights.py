@@ -221,7 +221,7 @@ def _loader(path: str, name: str, member: str, tensor: _Tensor) -> Callable[[], 
 
 
 def _read_into(file: io.BufferedIOBase, numbers: np.ndarray) -> None:
-    buffer = memoryview(numbers).cast("B") if numbers.size else memoryview(b"")
+    buffer = memoryview(numbers.view(np.uint8))
     while buffer:
         count = file.readinto(buffer[: 2**24])
         if not count:
@@ -240,4 +240,4 @@ def _last_number(tensor: _Tensor) -> int:
 def _view(numbers: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """A tensor in its numbers: bounds have been checked when it was described."""
     in_bytes = [stride * numbers.itemsize for stride in strides]
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(numbers, shape, in_bytes))
+    return np.asarray(np.lib.stride_tricks.as_strided(numbers, shape, in_bytes), order="C")

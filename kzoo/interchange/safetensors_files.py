@@ -86,10 +86,10 @@ def write_safetensors(
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape, values in tensors:
-            value = np.ascontiguousarray(values(), "<f4")
+            value = np.asarray(values(), "<f4", order="C")
             if value.shape != tuple(shape):
                 raise ValueError(f"{name} should be {shape}. Received: {value.shape}")
-            file.write(memoryview(value).cast("B") if value.size else b"")
+            file.write(value.reshape(-1).view(np.uint8))
 
 
 def _read_header(file: BinaryIO, size: int, path: str) -> tuple[dict[str, Any], int]:
