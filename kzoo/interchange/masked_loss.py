@@ -89,7 +89,7 @@ def masked_loss(
             model.head.transform(hidden),
             tf.convert_to_tensor(model.head.table),
             tf.convert_to_tensor(model.head.bias),
-            batch["mask_ids"][rows, columns],
+            tf.constant(batch["mask_ids"][rows, columns]),
         )
         nats += float(tf.reduce_sum(losses))
         targets += len(rows)
