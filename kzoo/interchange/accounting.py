@@ -166,7 +166,9 @@ class _Plan:
             elif any(is_meant(allowed, path, name) for allowed in allow_missing):
                 self.made_anew[path] = zlib.crc32(path.encode())
             else:
-                self.problems.append(f"missing: {name} {_text(variable.shape)}, of {path}")
+                self.problems.append(
+                    f"missing: {name} {_text(variable.shape)}; --allow_missing {path} makes it anew"
+                )
         self.ignored = {}
         for name in weights.names():
             if name in self.names.values():
@@ -210,4 +212,6 @@ def _raise_all(problems: Sequence[str]) -> None:
     if len(problems) == 1:
         raise KzooError(problems[0])
     if problems:
-        raise KzooError(f"{len(problems)} tensors cannot be taken over:\n" + "\n".join(problems))
+        raise KzooError(
+            f"{len(problems)} things are wrong with the weights:\n" + "\n".join(problems)
+        )
