@@ -11,6 +11,7 @@ import h5py
 import keras
 
 from kzoo.errors import KzooError
+from kzoo.models.backbone import RemBertBackbone
 
 
 def read_weights(
@@ -44,6 +45,34 @@ def read_weights(
     ]
     if unknown:
         raise KzooError(f"{path}: has weights that the model has no place for: {unknown[:3]}")
+
+
+def block_name(index: int) -> str:
+    """The name of an encoder's layer number `index` in `model.weights.h5`."""
+    return f"encoder_block_{index}" if index else "encoder_block"
+
+
+def encoder_layers(backbone: RemBertBackbone) -> dict[str, keras.Layer]:
+    """The parts of an encoder that have weights, under their names in `model.weights.h5`."""
+    layers = {"factorized_embeddings": backbone.embeddings}
+    for index, block in enumerate(backbone.encoder_blocks):
+        layers[block_name(index)] = block
+    if backbone.pooler_layer is not None:
+        layers["pooler"] = backbone.pooler_layer
+    return layers
+
+
+def names_in_file(layers: Mapping[str, keras.Layer]) -> dict[str, str]:
+    """Where a file holds the weights of layers: path of a variable → name of its tensor there.
+
+    Args:
+        layers: the layers under the names that they have in the file.
+    """
+    return {
+        variable.path: name
+        for layer_name, layer in layers.items()
+        for name, variable in _variables(layer, f"layers/{layer_name}")
+    }
 
 
 def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:

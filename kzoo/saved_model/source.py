@@ -10,7 +10,7 @@ from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_metadata import read_made_anew
-from kzoo.models.weights_file import read_weights
+from kzoo.models.weights_file import block_name, encoder_layers, read_weights
 
 CONFIG_FILE, TASK_CONFIG_FILE = "config.json", "task.json"
 WEIGHTS_FILE, TASK_WEIGHTS_FILE = "model.weights.h5", "task.weights.h5"
@@ -123,12 +123,8 @@ class Source:
         """
         arguments = self.exported_arguments(keep_layers, dropout)
         backbone = RemBertBackbone(**arguments, dtype="float32")
-        layers = {"factorized_embeddings": backbone.embeddings}
-        for index, block in enumerate(backbone.encoder_blocks):
-            layers[_block(index)] = block
-        left_out = [_block(index) for index in range(backbone.num_layers, self.num_layers)]
-        if backbone.pooler_layer is not None:
-            layers["pooler"] = backbone.pooler_layer
+        layers = encoder_layers(backbone)
+        left_out = [block_name(index) for index in range(backbone.num_layers, self.num_layers)]
         if self.pooler_note:
             layers.pop("pooler")
             left_out.append("pooler")
@@ -145,10 +141,6 @@ class Source:
         model = RemBertMaskedLM(backbone, self.output_embedding_dim)
         read_weights(self.folder / TASK_WEIGHTS_FILE, {"masked_lm_head": model.head})
         return model
-
-
-def _block(index: int) -> str:
-    return f"encoder_block_{index}" if index else "encoder_block"
 
 
 def _read_config(path: Path, class_name: str) -> dict[str, Any]:
