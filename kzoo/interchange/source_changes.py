@@ -43,8 +43,8 @@ def add_pieces(source: SourceModel, path: str) -> SourceModel:
     if not grown.added:
         raise KzooError(f"all pieces in {path} are in {vocabulary.source} already")
     notes = [
-        f"{len(grown.added):,} new pieces: V {num_rows:,} → {grown.change.size:,}; each begins as "
-        f"the mean of what has spelled it until now ({_spellings(grown)})"
+        f"{_count(grown.added, 'new piece')}: V {num_rows:,} → {grown.change.size:,}; each begins "
+        f"as the mean of what has spelled it until now ({_spellings(grown)})"
     ]
     if grown.already_there:
         notes.append(f"there already, or there twice: {_some(grown.already_there)}")
@@ -193,6 +193,10 @@ def _size_bytes(weights: Weights) -> int:
 def _spellings(grown: GrownVocabulary) -> str:
     pairs = zip(grown.added, grown.spellings, strict=True)
     return _some([f"{piece}: {' '.join(spelling)}" for piece, spelling in pairs])
+
+
+def _count(things: Sequence[str], what: str) -> str:
+    return f"{len(things):,} {what}{'' if len(things) == 1 else 's'}"
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -1,15 +1,18 @@
 """BERT and XLM-R become models with two tables that compute the same."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from kzoo import KzooError
+from kzoo import KzooError, RemBertTokenizer, sample
 from kzoo.interchange.coupled_import import open_coupled
 from kzoo.interchange.source_model import build
 from kzoo.models.backbone import RemBertBackbone
+from kzoo.models.saving import load_preset
 from tests.interchange.sentencepiece_models import xlm_roberta_model
 
 _SHAPE = {
@@ -201,6 +204,40 @@ def test_xlm_r_comes_with_its_vocabulary(folder, tmp_path):
     for new in (built.backbone.token_embedding.embeddings, built.model.head.table):
         np.testing.assert_array_equal(new.numpy(), [*table, table[2]])
     np.testing.assert_array_equal(built.model.head.bias.numpy(), [*table[:, 0], table[2, 0]])
+
+
+def test_the_command_decouples_a_model(folder, tmp_path):
+    processor, data = xlm_roberta_model()
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(data)
+    num_rows = processor.get_piece_size() + 2
+    arrays = tensors("xlm_roberta")
+    table = np.random.default_rng(0).normal(size=(num_rows, 24)).astype(np.float32)
+    arrays["roberta.embeddings.word_embeddings.weight"] = table
+    arrays["lm_head.bias"] = table[:, 0].copy()
+    folder("xlm_roberta", arrays, vocab_size=num_rows)
+    (tmp_path / "pieces.txt").write_text("▁zebrafish\n", encoding="utf-8")
+    output = tmp_path / "preset"
+    flags = {
+        "from": "xlm_roberta",
+        "input": tmp_path,
+        "output": output,
+        "keep_pieces_from": sample.folder() / "dev-{lang}.txt",
+        "add_pieces": tmp_path / "pieces.txt",
+        "embedding_dim": 6,
+        "text": sample.folder() / "dev-en.txt",
+    }
+    command = [sys.executable, "-m", "kzoo.convert"]
+    command += [f"--{flag}={value}" for flag, value in flags.items()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    for said in ("positions begin at 2", "pieces kept", "1 new piece:", "nats before", "energy"):
+        assert said in result.stdout
+    model = load_preset(output)
+    tokenizer = RemBertTokenizer.from_preset(str(output))
+    assert model.backbone.embedding_dim == 6
+    assert model.output_embedding_dim == 24
+    assert model.backbone.vocabulary_size == tokenizer.vocabulary_size() < num_rows
+    assert np.asarray(tokenizer("zebrafish")).tolist() == [tokenizer.vocabulary_size() - 1]
 
 
 @pytest.mark.peers
