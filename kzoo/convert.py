@@ -47,6 +47,13 @@ flags.DEFINE_multi_string(
     "of a variable; may be repeated.",
     flag_values=FLAGS,
 )
+flags.DEFINE_integer(
+    "output_embedding_dim",
+    None,
+    "Width of an output table that is made anew, where the input does not say it.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
 flags.DEFINE_bool(
     "keep_pooler",
     False,
@@ -150,11 +157,13 @@ def _vocabulary() -> "Vocabulary | None":
 
 def _changed(source: "SourceModel") -> "SourceModel":
     """The model with the changes that the flags ask for, but for the width of its table."""
-    from kzoo.interchange.hugging_face_import import with_activation
     from kzoo.interchange.source_changes import add_pieces, keep_pieces
+    from kzoo.interchange.source_model import with_activation, with_output_width
 
     if FLAGS.activation is not None:
         source = with_activation(source, FLAGS.activation)
+    if FLAGS.output_embedding_dim is not None:
+        source = with_output_width(source, FLAGS.output_embedding_dim)
     if FLAGS.keep_pieces_from:
         source = keep_pieces(
             source,

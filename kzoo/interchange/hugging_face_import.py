@@ -1,6 +1,5 @@
 """A RemBERT in a folder of Hugging Face, as a source for ours."""
 
-import dataclasses
 import os
 
 from kzoo.interchange.hugging_face_config import read_shape
@@ -57,21 +56,6 @@ def open_hugging_face(folder: str, vocabulary: Vocabulary | None = None) -> Sour
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
     """The ids that a `config.json` has, under its keys."""
     return {key: getattr(vocabulary, attribute) for key, attribute in _SPECIAL_IDS.items()}
-
-
-def with_activation(source: SourceModel, activation: str) -> SourceModel:
-    """The same model with another activation, whatever its files say.
-
-    Args:
-        source: a model.
-        activation: "gelu" or "gelu_approximate".
-    """
-    before = source.arguments["activation"]
-    if activation == before:
-        return source
-    note = f"activation: {activation}, as asked for, and not {before}, which {source.where} says"
-    arguments = {**source.arguments, "activation": activation}
-    return dataclasses.replace(source, arguments=arguments, notes=[*source.notes, note])
 
 
 def _with_prefix(name: str) -> str:

@@ -114,6 +114,40 @@ def build(source: SourceModel, allow_missing: Iterable[str] = ()) -> BuiltModel:
     )
 
 
+def with_activation(source: SourceModel, activation: str) -> SourceModel:
+    """The same model with another activation, whatever its files say.
+
+    Args:
+        source: a model.
+        activation: "gelu" or "gelu_approximate".
+    """
+    before = source.arguments["activation"]
+    if activation == before:
+        return source
+    note = f"activation: {activation}, as asked for, and not {before}, which {source.where} says"
+    arguments = {**source.arguments, "activation": activation}
+    return dataclasses.replace(source, arguments=arguments, notes=[*source.notes, note])
+
+
+def with_output_width(source: SourceModel, output_embedding_dim: int) -> SourceModel:
+    """The same model, with a width for the output table that is to be made anew.
+
+    Args:
+        source: a model that does not say how wide its output table is.
+        output_embedding_dim: the width.
+
+    Raises:
+        KzooError: the model does say it.
+    """
+    table = source.name_of(_TABLE)
+    if source.output_embedding_dim is not None or table in source.weights.names():
+        raise KzooError(
+            "--output_embedding_dim is for an output table that is made anew, and of which nothing "
+            f"else says how wide it is; {source.where} or the weights say it"
+        )
+    return dataclasses.replace(source, output_embedding_dim=output_embedding_dim)
+
+
 def _make(source: SourceModel) -> RemBertMaskedLM | RemBertBackbone:
     backbone = RemBertBackbone(**source.arguments)
     if source.output_embedding_dim is None:
@@ -145,7 +179,8 @@ def _without_missing_parts(source: SourceModel, allow_missing: Sequence[str]) ->
         )
     elif width is None:
         raise KzooError(
-            f"nothing says how wide the output table is, which --allow_missing {_HEAD} makes"
+            f"nothing says how wide the output table is, which --allow_missing {_HEAD} makes; "
+            "--output_embedding_dim does"
         )
     return dataclasses.replace(source, arguments=arguments, output_embedding_dim=width, notes=notes)
 

@@ -8,9 +8,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from kzoo import KzooError
-from kzoo.interchange.hugging_face_import import open_hugging_face, with_activation
+from kzoo.interchange.hugging_face_import import open_hugging_face
 from kzoo.interchange.hugging_face_names import hugging_face_name
-from kzoo.interchange.source_model import build
+from kzoo.interchange.source_model import build, with_activation, with_output_width
 from kzoo.text.vocabulary import MODEL_FILE
 from tests.interchange import hugging_face_folders as folders
 
@@ -95,6 +95,21 @@ def test_a_head_that_is_asked_for_is_made_anew(state, tmp_path):
     assert built.model.output_embedding_dim == 40
     assert len(built.made_anew) == 6
     assert all(path.startswith("masked_lm_head/") for path in built.made_anew)
+
+
+def test_a_new_head_can_be_told_its_width(state, tmp_path):
+    source = open_hugging_face(
+        str(folders.write_folder(tmp_path, folders.bare(state), output_embedding_size=None))
+    )
+    with pytest.raises(KzooError, match="nothing says how wide the output table is"):
+        build(source, ["masked_lm_head"])
+    built = build(with_output_width(source, 24), ["masked_lm_head"])
+    assert built.model.head.table.shape == (617, 24)
+    folders.write_folder(tmp_path, state, output_embedding_size=None)
+    source = open_hugging_face(str(tmp_path))
+    assert build(source).model.output_embedding_dim == 40
+    with pytest.raises(KzooError, match="or the weights say it"):
+        with_output_width(source, 24)
 
 
 def test_half_a_head_is_an_error_that_names_the_rest(state, tmp_path):
