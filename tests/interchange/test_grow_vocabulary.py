@@ -4,6 +4,8 @@ import hashlib
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kzoo import KzooError, sample
 from kzoo.interchange.grow_vocabulary import NewPiece, grow_vocabulary, read_pieces
@@ -162,6 +164,29 @@ def test_a_byte_fallback_vocabulary_grows_too():
     assert grown.spellings[0][1:] == ["<0xE6>", "<0x97>", "<0xA5>", "<0xE6>", "<0x9C>", "<0xAC>"]
     with pytest.raises(KzooError, match="BYTE, which text never gives"):
         grow_vocabulary(vocabulary, read_lines("<0x41>"), vocabulary.size)
+
+
+@pytest.fixture(scope="module")
+def words() -> list[str]:
+    """Words of many scripts, most of them with characters that the vocabulary does not know."""
+    languages = ("ar", "de", "el", "en", "hi", "ko", "ru", "sw", "tr", "zh")
+    texts = [(sample.folder() / f"dev-{name}.txt").read_text("utf-8") for name in languages]
+    return sorted({word for text in texts for word in text.split()})
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_word_that_became_a_piece_is_that_piece(data, vocabulary, words):
+    chosen = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=30))
+    # Beginnings too: pieces that other new pieces could be spelled with.
+    lengths = data.draw(st.lists(st.integers(1, 12), min_size=len(chosen), max_size=len(chosen)))
+    chosen += [word[:length] for word, length in zip(chosen, lengths, strict=True)]
+    normalized = {vocabulary.processor.normalize(word) for word in chosen} - {"", "▁"}
+    grown = grow_vocabulary(vocabulary, read_lines(*sorted(normalized)), vocabulary.size)
+    assert sorted(grown.added + grown.already_there) == sorted(normalized)
+    for index, piece in enumerate(grown.added, vocabulary.size):
+        assert grown.vocabulary.encode(piece.removeprefix("▁")).tolist() == [index]
+    assert not grown.only_inside
 
 
 def test_the_same_pieces_give_the_same_model(vocabulary, pieces_file):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kzoo import KzooError, sample
 from kzoo.corpora.files import find_files
@@ -40,6 +42,21 @@ def test_ids_of_the_corpus_map_one_to_one(vocabulary_folder):
         assert trimmed.vocabulary.processor.id_to_piece(index) == piece
     # What is not in the corpus is gone.
     assert trimmed.vocabulary.unk_id in trimmed.vocabulary.encode("बाज़ार")
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_corpus_keeps_its_pieces(data, vocabulary_folder):
+    vocabulary = Vocabulary.load(vocabulary_folder)
+    words = sorted(
+        {word for name in ("de", "hi", "ru") for word in " ".join(lines_of(name)).split()}
+    )
+    corpus = [
+        " ".join(line)
+        for line in data.draw(st.lists(st.lists(st.sampled_from(words), max_size=8), max_size=6))
+    ]
+    trimmed = trim_vocabulary(vocabulary, counts_of(vocabulary, ["a", *corpus]), vocabulary.size)
+    assert_same_pieces(trimmed, vocabulary, corpus)
 
 
 @needs_shared
