@@ -25,12 +25,39 @@ FLAGS = flags.FlagValues()
 
 flags.DEFINE_string("from", None, "What the input is: {sources}.", flag_values=FLAGS)
 flags.DEFINE_string("to", "preset", "What to write: {targets}.", flag_values=FLAGS)
-flags.DEFINE_string("input", None, "Folder of the model to convert.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "input",
+    None,
+    "The model to convert: its folder, or the prefix of a checkpoint.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_string("output", None, "Folder to write.", flag_values=FLAGS)
 flags.DEFINE_string(
     "vocabulary",
     None,
     "SentencePiece model, or a folder that has one; default the one in the input.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "config",
+    None,
+    "Of a checkpoint of TensorFlow: the bert_config.json, or the YAML file with Model Garden's "
+    "encoder; default what its tensors say, and for Model Garden the encoder.yaml beside it.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
+    "mapping",
+    None,
+    "Of a checkpoint of TensorFlow: YAML file that says what tensors are, a line each: "
+    "`NAME: PATH`, the path of our variable, or `NAME: {ignore: REASON}`.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "num_heads",
+    None,
+    "Attention heads of a checkpoint of TensorFlow 1; default what --config says, or else one for "
+    "64 columns.",
+    lower_bound=1,
     flag_values=FLAGS,
 )
 flags.DEFINE_enum(
@@ -112,7 +139,7 @@ def main() -> None:
         if FLAGS[name].value is None:
             raise KzooError(f"--{name} is missing; see --help")
     _check_flags_of_routes()
-    if not os.path.exists(FLAGS.input):
+    if not (os.path.exists(FLAGS.input) or os.path.exists(f"{FLAGS.input}.index")):
         raise KzooError(f"--input: there is no {FLAGS.input}")
 
     from kzoo.corpora.files import local_path
@@ -141,6 +168,11 @@ def _check_flags_of_routes() -> None:
     """Refuses a flag that would do nothing."""
     if FLAGS.keep_pooler and FLAGS.to != "hugging_face":
         raise KzooError("--keep_pooler is for --to hugging_face; a preset keeps its pooler anyway")
+    if FLAGS.num_heads is not None and FLAGS["from"].value != "tf1":
+        raise KzooError("--num_heads is for --from tf1; elsewhere the input says it")
+    for name in ("config", "mapping"):
+        if FLAGS[name].value is not None and FLAGS["from"].value not in ("tf1", "model_garden"):
+            raise KzooError(f"--{name} is for --from tf1 and --from model_garden")
     if FLAGS.text is not None and FLAGS.embedding_dim is None:
         raise KzooError("--text is for --embedding_dim, whose loss it measures")
     if FLAGS["text_field"].present and FLAGS.text is None and not FLAGS.keep_pieces_from:
@@ -200,6 +232,31 @@ def _from_coupled() -> "SourceModel":
     return open_coupled(FLAGS.input, FLAGS["from"].value, _vocabulary())
 
 
+def _from_tf1() -> "SourceModel":
+    from kzoo.interchange.tf1_checkpoint import open_tf1_checkpoint
+
+    return open_tf1_checkpoint(
+        FLAGS.input,
+        _vocabulary(),
+        config=FLAGS.config,
+        mapping=FLAGS.mapping,
+        num_heads=FLAGS.num_heads,
+        activation=FLAGS.activation,
+    )
+
+
+def _from_model_garden() -> "SourceModel":
+    from kzoo.interchange.model_garden import open_model_garden
+
+    return open_model_garden(
+        FLAGS.input,
+        _vocabulary(),
+        config=FLAGS.config,
+        mapping=FLAGS.mapping,
+        activation=FLAGS.activation,
+    )
+
+
 def _from_preset() -> "SourceModel":
     from kzoo.interchange.preset_source import open_preset
 
@@ -224,8 +281,16 @@ def _to_hugging_face(built: "BuiltModel", output: str) -> list[str]:
     return write_hugging_face(built, output, FLAGS.overwrite, keep_pooler=FLAGS.keep_pooler)
 
 
+def _to_model_garden(built: "BuiltModel", output: str) -> list[str]:
+    from kzoo.interchange.model_garden import write_model_garden
+
+    return write_model_garden(built, output)
+
+
 _SOURCES: dict[str, Callable[[], "SourceModel"]] = {
     "hugging_face": _from_hugging_face,
+    "tf1": _from_tf1,
+    "model_garden": _from_model_garden,
     "preset": _from_preset,
     "bert": _from_coupled,
     "xlm_roberta": _from_coupled,
@@ -233,6 +298,7 @@ _SOURCES: dict[str, Callable[[], "SourceModel"]] = {
 _TARGETS: dict[str, Callable[["BuiltModel", str], list[str]]] = {
     "preset": _to_preset,
     "hugging_face": _to_hugging_face,
+    "model_garden": _to_model_garden,
 }
 FLAGS["from"].help = FLAGS["from"].help.format(sources=", ".join(_SOURCES))
 FLAGS["to"].help = FLAGS["to"].help.format(targets=", ".join(_TARGETS))

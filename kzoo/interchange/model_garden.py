@@ -37,7 +37,7 @@ from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.by_shape import build_by_shape
 from kzoo.models.masked_lm import TIED, RemBertMaskedLM
 from kzoo.models.preset_metadata import read_made_anew, write_made_anew
-from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
+from kzoo.text.vocabulary import Vocabulary
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _CHECKPOINT_NAME = "ckpt"
@@ -72,15 +72,17 @@ def open_model_garden(
     *,
     config: str | None = None,
     mapping: str | None = None,
+    activation: str | None = None,
 ) -> SourceModel:
     """Finds a BERT encoder of Model Garden, with its masked-LM head if there is one.
 
     Args:
         path: prefix, `.index` file or folder of a checkpoint.
-        vocabulary: used in the place of the folder's `sentencepiece.model`.
+        vocabulary: used in the place of the `sentencepiece.model` beside the checkpoint.
         config: a YAML file with the encoder's configuration; default the `encoder.yaml` beside the
             checkpoint, if it is there.
         mapping: a file that says what tensors are; see `read_mapping`.
+        activation: "gelu" or "gelu_approximate"; default what `config` says, or else the latter.
 
     Raises:
         KzooError: a file is missing or is not what it should be.
@@ -94,13 +96,12 @@ def open_model_garden(
         config = os.path.join(folder, ENCODER_FILE)
     fields = {} if config is None else read_encoder_yaml(config)
     arguments = with_encoder_yaml(found.sizes(), fields, config or "")
+    arguments["activation"] = activation or arguments["activation"]
     width = found.output_embedding_dim()
     model = build_by_shape({**arguments, "pooler": "dense"}, width or 1)
     shapes = {variable.path: tuple(variable.shape) for variable in model.variables}
     mapped.check_paths(shapes)
     names = {variable: found.name(variable) for variable in shapes} | dict(mapped.names)
-    if vocabulary is None and os.path.isfile(os.path.join(folder, MODEL_FILE)):
-        vocabulary = Vocabulary.load(folder)
     return SourceModel(
         arguments=arguments,
         output_embedding_dim=width,
@@ -108,9 +109,9 @@ def open_model_garden(
         where=config or checkpoint.prefix,
         name_of=lambda variable: names.get(variable) or found.name(variable),
         ignored=found.ignored(mapped.ignored),
-        vocabulary=vocabulary,
+        vocabulary=vocabulary or checkpoint.vocabulary(),
         made_anew=read_made_anew(folder),
-        notes=[_NO_ACTIVATION] if config is None else [],
+        notes=[] if config or activation else [_NO_ACTIVATION],
     )
 
 

@@ -44,7 +44,7 @@ def open_tf1_checkpoint(
 
     Args:
         path: prefix, `.index` file or folder of the checkpoint.
-        vocabulary: of the model.
+        vocabulary: used in the place of the `sentencepiece.model` beside the checkpoint.
         config: a `bert_config.json`.
         mapping: a file that says what tensors are; see `read_mapping`.
         num_heads: attention heads; default what `config` says, or else one for 64 columns.
@@ -89,7 +89,7 @@ def open_tf1_checkpoint(
         where=config or checkpoint.prefix,
         name_of=lambda path: names.get(path) or tf1_name(path, scope),
         ignored=ignored,
-        vocabulary=vocabulary,
+        vocabulary=vocabulary or checkpoint.vocabulary(),
         notes=[*notes, *_notes(head, activation)],
     )
 

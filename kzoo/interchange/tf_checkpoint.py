@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from kzoo.errors import KzooError
 from kzoo.interchange.source_weights import StoredTensor
+from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # A file that ends too early is an IndexError.
@@ -66,6 +67,11 @@ class TensorFlowCheckpoint:
             return value if change is None else change(value)
 
         return StoredTensor(self.shapes[name] if shape is None else shape, self.prefix, load)
+
+    def vocabulary(self) -> Vocabulary | None:
+        """The vocabulary that lies beside the checkpoint, if there is one."""
+        path = posixpath.join(posixpath.dirname(self.prefix), MODEL_FILE)
+        return Vocabulary.load(path) if posixpath.isfile(path) else None
 
     def object_graph(self) -> trackable_object_graph_pb2.TrackableObjectGraph:
         """Which object of the program that saved this had which others as its attributes.
