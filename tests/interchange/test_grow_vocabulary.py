@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kzoo import KzooError, sample
 from kzoo.interchange.grow_vocabulary import NewPiece, grow_vocabulary, read_pieces
+from kzoo.interchange.sentencepiece_proto import PieceType, parse_model, serialize
 from kzoo.text.special_pieces import SPECIAL_PIECES
 from kzoo.text.vocabulary import Vocabulary
 from tests.interchange.sentencepiece_models import train
@@ -166,6 +167,23 @@ def test_a_byte_fallback_vocabulary_grows_too():
         grow_vocabulary(vocabulary, read_lines("<0x41>"), vocabulary.size)
 
 
+def with_a_rare_piece(vocabulary: Vocabulary) -> Vocabulary:
+    """One so rare that new pieces have their scores from their spellings, and not from it."""
+    proto = parse_model(vocabulary.model, vocabulary.source)
+    proto.pieces.add(piece="▁qqqq", score=-200, type=PieceType.NORMAL)
+    return Vocabulary(serialize(proto))
+
+
+def test_a_new_piece_wins_over_shorter_new_pieces(vocabulary):
+    vocabulary = with_a_rare_piece(vocabulary)
+    pieces = read_lines("▁zebrafish", "▁zebra", "fish", "fishes")
+    grown = grow_vocabulary(vocabulary, pieces, vocabulary.size)
+    # Though each of its parts is now worth a margin more than before.
+    assert pieces_of(grown.vocabulary, "zebrafish") == ["▁zebrafish"]
+    assert pieces_of(grown.vocabulary, "zebra") == ["▁zebra"]
+    assert pieces_of(grown.vocabulary, "zebrafishes") == ["▁zebra", "fishes"]
+
+
 @pytest.fixture(scope="module")
 def words() -> list[str]:
     """Words of many scripts, most of them with characters that the vocabulary does not know."""
@@ -177,6 +195,8 @@ def words() -> list[str]:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_word_that_became_a_piece_is_that_piece(data, vocabulary, words):
+    if data.draw(st.booleans()):
+        vocabulary = with_a_rare_piece(vocabulary)
     chosen = data.draw(st.lists(st.sampled_from(words), min_size=1, max_size=30))
     # Beginnings too: pieces that other new pieces could be spelled with.
     lengths = data.draw(st.lists(st.integers(1, 12), min_size=len(chosen), max_size=len(chosen)))
