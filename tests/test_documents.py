@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import h5py
 import pytest
 from absl import flags
 
@@ -29,6 +30,7 @@ from tests.paths import REPOSITORY
 README = REPOSITORY / "README.md"
 PRETRAIN = REPOSITORY / "docs" / "pretrain.md"
 EXPORT = REPOSITORY / "docs" / "export_and_serve.md"
+CONVERT = REPOSITORY / "docs" / "convert.md"
 DOCUMENTS = markdown.documents()
 COMMANDS = [command for path in DOCUMENTS for command in markdown.commands(path)]
 PRINTED = re.compile(
@@ -181,6 +183,21 @@ def test_the_guide_to_exporting_has_the_signatures_that_there_are():
         assert f"| `{name}` | {' | '.join(cells)} |" in text
 
 
+def test_a_run_goes_to_hugging_face_and_back(sample_run, clone):
+    routes = [c for c in markdown.commands(CONVERT) if "hugging_face/sample" in c.words]
+    assert len(routes) == 2
+    for command in routes:
+        _run(command, clone)
+    there = {path.name for path in (clone / "hugging_face" / "sample").iterdir()}
+    cells = markdown.table_column(CONVERT.read_text("utf-8"), "in the output folder")
+    assert there == {name for cell in cells for name in markdown.code_spans(cell)}
+    for name in ("model.weights.h5", "task.weights.h5"):
+        before = _arrays(sample_run / "preset" / name)
+        after = _arrays(clone / "presets" / "sample" / name)
+        before = {key: value for key, value in before.items() if "pooler" not in key}
+        assert before == after
+
+
 def test_picture_of_the_readme_is_drawn(sample_run, clone):
     [command] = [c for c in markdown.commands(README) if "kzoo.training.plots" in c.words]
     _run(command, clone)
@@ -263,6 +280,18 @@ def test_benchmarks_are_all_in_their_table():
     assert programs <= linked
 
 
+def _arrays(path: Path) -> dict[str, bytes]:
+    """The tensors of a file of weights, as bytes."""
+    found = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, item: found.update(
+                {name: item[()].tobytes()} if hasattr(item, "dtype") else {}
+            )
+        )
+    return found
+
+
 def _block_after(path: Path, words: str) -> str:
     """The first YAML block behind some words."""
     rest = path.read_text("utf-8").partition(words)[2]
@@ -300,7 +329,7 @@ def _check_python(arguments: list[str], clone: Path) -> None:
             assert not arguments[2:]
             return
         values = _parse(module.FLAGS, arguments[2:])
-        if "config" in values:
+        if "set" in values:
             config.load([str(clone / file) for file in values["config"]], values["set"])
 
 
