@@ -93,11 +93,11 @@ def finish(output: Path) -> None:
         shutil.rmtree(stage, ignore_errors=True)
         return
     new, old = stage / _NEW, stage / _OLD
-    for name in plan["remove"]:
-        # Gone from `new`, it is in its place already: what is there is not the old one.
-        is_placed = name in plan["place"] and not (new / name).exists()
-        if not is_placed and os.path.lexists(output / name):
-            _rename(output / name, old / name)
+    # Once anything has gone from `new`, all old ones have made way, and what is there is new.
+    if all((new / name).exists() for name in plan["place"]):
+        for name in plan["remove"]:
+            if os.path.lexists(output / name):
+                _rename(output / name, old / name)
     for name in plan["place"]:
         if (new / name).exists():
             _rename(new / name, output / name)

@@ -29,7 +29,7 @@ with publishing.publishing(pathlib.Path(sys.argv[1])) as place:
     for name in ("a", "sub/b", "MANIFEST"):
         (place.new / name).parent.mkdir(exist_ok=True)
         (place.new / name).write_text("new")
-    place.publish(["a", "sub/b", "MANIFEST"], ["a", "sub/b", "MANIFEST", "stale"])
+    place.publish(["a", "sub/b", "MANIFEST"], ["a", "sub", "MANIFEST", "stale"])
 """
 
 
@@ -43,7 +43,7 @@ def state(folder):
 
 def old_state(folder):
     (folder / "sub").mkdir()
-    for name in (*NAMES, "stale", "README"):
+    for name in (*NAMES, "sub/stale", "stale", "README"):
         (folder / name).write_text("old")
     return state(folder)
 
