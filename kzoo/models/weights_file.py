@@ -4,6 +4,7 @@ KerasHub's own reader holds a file's weights twice. Here the memory needed beyon
 that of the largest tensor, and layers that nobody asks for are not read.
 """
 
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping
 
@@ -31,20 +32,14 @@ def read_weights(
     """
     try:
         with h5py.File(path, "r") as file:
-            stored = {name for name, _ in _datasets(file)}
-            for layer_name, layer in layers.items():
-                for name, variable in _variables(layer, f"layers/{layer_name}"):
-                    if name not in stored:
-                        raise KzooError(f"{path}: {name}, which holds {variable.path}, is missing")
-                    stored.remove(name)
-                    _assign(variable, file[name], path)
+            wanted = dict(_named_variables(layers))
+            _check(path, _shapes(file), wanted, left_out)
+            # The largest first: the variables of a model that was made `left_empty` take no memory
+            # yet then.
+            for name in sorted(wanted, key=lambda name: -math.prod(wanted[name].shape)):
+                wanted[name].assign(file[name][()])
     except OSError as error:
         raise KzooError(f"{path}: cannot be read as a file of weights ({error})") from error
-    unknown = [
-        name for name in sorted(stored) if name.split("/")[1:2] not in [[out] for out in left_out]
-    ]
-    if unknown:
-        raise KzooError(f"{path}: has weights that the model has no place for: {unknown[:3]}")
 
 
 def block_name(index: int) -> str:
@@ -68,17 +63,50 @@ def names_in_file(layers: Mapping[str, keras.Layer]) -> dict[str, str]:
     Args:
         layers: the layers under the names that they have in the file.
     """
-    return {
-        variable.path: name
-        for layer_name, layer in layers.items()
-        for name, variable in _variables(layer, f"layers/{layer_name}")
-    }
+    return {variable.path: name for name, variable in _named_variables(layers)}
 
 
-def _datasets(file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    found = []
-    file.visititems(lambda name, item: found.append((name, item)))
-    return ((name, item) for name, item in found if isinstance(item, h5py.Dataset))
+def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
+    """The shape of everything in a file, by name."""
+    shapes = {}
+
+    def visit(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = tuple(item.shape)
+
+    file.visititems(visit)
+    return shapes
+
+
+def _check(
+    path: str | os.PathLike[str],
+    stored: Mapping[str, tuple[int, ...]],
+    wanted: Mapping[str, keras.Variable],
+    left_out: Collection[str],
+) -> None:
+    """Raises a KzooError unless a file has what is wanted, in its shape, and nothing unknown."""
+    for name, variable in wanted.items():
+        if name not in stored:
+            raise KzooError(f"{path}: {name}, which holds {variable.path}, is missing")
+        if stored[name] != tuple(variable.shape):
+            raise KzooError(
+                f"{path}: {name} has the shape {stored[name]}, but {variable.path} of the model's "
+                f"configuration has {tuple(variable.shape)}"
+            )
+    unknown = [
+        name
+        for name in sorted(stored.keys() - wanted.keys())
+        if not any(name.startswith(f"layers/{layer}/") for layer in left_out)
+    ]
+    if unknown:
+        raise KzooError(f"{path}: has weights that the model has no place for: {unknown[:3]}")
+
+
+def _named_variables(
+    layers: Mapping[str, keras.Layer],
+) -> Iterator[tuple[str, keras.Variable]]:
+    for layer_name, layer in layers.items():
+        yield from _variables(layer, f"layers/{layer_name}")
 
 
 def _variables(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Variable]]:
@@ -98,12 +126,3 @@ def _variables(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Var
         yield f"{prefix}/vars/{index}", variable
     for name, child in children.items():
         yield from _variables(child, f"{prefix}/{name}")
-
-
-def _assign(variable: keras.Variable, dataset: h5py.Dataset, path: object) -> None:
-    if tuple(dataset.shape) != tuple(variable.shape):
-        raise KzooError(
-            f"{path}: {dataset.name} has the shape {tuple(dataset.shape)}, but {variable.path} "
-            f"of the model's configuration has {tuple(variable.shape)}"
-        )
-    variable.assign(dataset[()])

@@ -3,6 +3,7 @@
 import keras
 
 from kzoo.errors import KzooError
+from kzoo.layers.initializers import left_empty
 from kzoo.models.backbone import RemBertBackbone
 
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -31,7 +32,8 @@ def with_precision(backbone: RemBertBackbone, precision: str) -> RemBertBackbone
         return backbone
     config = backbone.get_config()
     config["dtype"] = keras.DTypePolicy("bfloat16" if precision == "bfloat16" else "float32")
-    copy = RemBertBackbone.from_config(config)
+    with left_empty():
+        copy = RemBertBackbone.from_config(config)
     for variable, source in zip(copy.variables, backbone.variables, strict=True):
         variable.assign(source.value)
     if precision == "int8":

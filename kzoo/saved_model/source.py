@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kzoo.errors import KzooError
+from kzoo.layers.initializers import left_empty
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_metadata import read_made_anew
@@ -51,7 +52,7 @@ class Source:
         output_embedding_dim = None
         if (folder / TASK_CONFIG_FILE).exists():
             task = _read_config(folder / TASK_CONFIG_FILE, "RemBertMaskedLM")
-            output_embedding_dim = task["output_embedding_dim"]
+            output_embedding_dim = task.get("output_embedding_dim")
         try:
             vocabulary = (folder / VOCABULARY_FILE).read_bytes()
         except OSError as error:
@@ -122,7 +123,8 @@ class Source:
             KzooError: also if the file of weights is not that of this configuration.
         """
         arguments = self.exported_arguments(keep_layers, dropout)
-        backbone = RemBertBackbone(**arguments, dtype="float32")
+        with left_empty():
+            backbone = RemBertBackbone(**arguments, dtype="float32")
         layers = encoder_layers(backbone)
         left_out = [block_name(index) for index in range(backbone.num_layers, self.num_layers)]
         if self.pooler_note:
@@ -138,7 +140,8 @@ class Source:
             KzooError: if there is no head, it was never trained, or its weights do not fit.
         """
         self.check_head()
-        model = RemBertMaskedLM(backbone, self.output_embedding_dim)
+        with left_empty():
+            model = RemBertMaskedLM(backbone, self.output_embedding_dim)
         read_weights(self.folder / TASK_WEIGHTS_FILE, {"masked_lm_head": model.head})
         return model
 
