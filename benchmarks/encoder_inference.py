@@ -37,9 +37,7 @@ from kzoo.corpora.table import format_table
 from kzoo.errors import KzooError
 
 SHAPES = ((8, 128), (1, 32), (4, 512))
-MODEL = {
-    "vocabulary_size": 250_300,
-    "num_layers": 12,
+WIDTHS = {
     "num_heads": 12,
     "hidden_dim": 768,
     "intermediate_dim": 3072,
@@ -84,25 +82,25 @@ def serving(folder: pathlib.Path) -> Encode:
     ].numpy()
 
 
-def hugging_face(folder: pathlib.Path, threads: int) -> Encode:
+def hugging_face(model: dict[str, int], folder: pathlib.Path, threads: int) -> Encode:
     """`RemBertModel` in inference mode, with the weights that were exported."""
     import torch
     from safetensors.torch import load_file
     from transformers import RemBertConfig, RemBertModel
 
     torch.set_num_threads(threads)
-    model = RemBertModel(
+    peer = RemBertModel(
         RemBertConfig(
-            vocab_size=MODEL["vocabulary_size"],
-            num_hidden_layers=MODEL["num_layers"],
-            num_attention_heads=MODEL["num_heads"],
-            hidden_size=MODEL["hidden_dim"],
-            intermediate_size=MODEL["intermediate_dim"],
-            input_embedding_size=MODEL["embedding_dim"],
+            vocab_size=model["vocabulary_size"],
+            num_hidden_layers=model["num_layers"],
+            num_attention_heads=model["num_heads"],
+            hidden_size=model["hidden_dim"],
+            intermediate_size=model["intermediate_dim"],
+            input_embedding_size=model["embedding_dim"],
         )
     )
-    model.load_state_dict(load_file(folder))
-    model.eval()
+    peer.load_state_dict(load_file(folder))
+    peer.eval()
     names = {
         "input_word_ids": "input_ids",
         "input_mask": "attention_mask",
@@ -114,7 +112,7 @@ def hugging_face(folder: pathlib.Path, threads: int) -> Encode:
             tensors = {
                 names[name]: torch.from_numpy(values).long() for name, values in inputs.items()
             }
-            return model(**tensors).pooler_output.numpy()
+            return peer(**tensors).pooler_output.numpy()
 
     return encode
 
@@ -133,6 +131,12 @@ flags.DEFINE_multi_enum(
 flags.DEFINE_string(
     "text", None, "Files with a sentence a line (a glob) to encode as text too.", flag_values=FLAGS
 )
+flags.DEFINE_string(
+    "vocabulary",
+    None,
+    "What the text is cut with; without it one of kzoo's sample.",
+    flag_values=FLAGS,
+)
 flags.DEFINE_integer(
     "sentences",
     500,
@@ -140,6 +144,10 @@ flags.DEFINE_integer(
     1,
     flag_values=FLAGS,
 )
+flags.DEFINE_integer(
+    "vocabulary_size", 250_300, "Rows of the input table.", 4000, flag_values=FLAGS
+)
+flags.DEFINE_integer("num_layers", 12, "Layers.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("threads", 2, "Threads that share an operation.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("rounds", 3, "Processes for each system.", 1, flag_values=FLAGS)
 flags.DEFINE_integer("calls", 5, "Timed calls of each process and shape.", 1, flag_values=FLAGS)
@@ -148,11 +156,12 @@ flags.DEFINE_string("output", None, "Write the results to this file.", flag_valu
 
 def main() -> None:
     systems = measuring.choose_systems(FLAGS.systems, SYSTEMS, NEEDS)
+    model = {"vocabulary_size": FLAGS.vocabulary_size, "num_layers": FLAGS.num_layers, **WIDTHS}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         measuring.say("exporting")
         sentences = read_sentences(FLAGS.text) if FLAGS.text else []
-        measuring.in_own_process(export, folder, sentences)
+        measuring.in_own_process(export, model, FLAGS.vocabulary, folder)
         peaks, runs = [], {system: [] for system in systems}
         for number in range(FLAGS.rounds):
             peaks.append(
@@ -161,13 +170,16 @@ def main() -> None:
             for system in systems:
                 measuring.say(f"round {number + 1}: {system}")
                 runs[system].append(
-                    measuring.in_own_process(run, system, folder, FLAGS.threads, FLAGS.calls)
+                    measuring.in_own_process(run, system, model, folder, FLAGS.threads, FLAGS.calls)
                 )
         results = {
             **measuring.machine(),
             "threads": FLAGS.threads,
             "peak_flops_per_second": max(peaks),
-            "systems": {system: summary(rounds, max(peaks)) for system, rounds in runs.items()},
+            "model": model,
+            "systems": {
+                system: summary(model, rounds, max(peaks)) for system, rounds in runs.items()
+            },
             "bytes": {system: size_bytes(folder / system_folder(system)) for system in systems},
         }
         if sentences:
@@ -199,7 +211,7 @@ def read_sentences(pattern: str) -> list[str]:
     return lines[:: max(1, len(lines) // FLAGS.sentences)]
 
 
-def export(folder: pathlib.Path, sentences: list[str]) -> None:
+def export(model: dict[str, int], vocabulary: str | None, folder: pathlib.Path) -> None:
     """Writes the encoder, a serving module of each precision, and the weights for the peer."""
     import keras
     from safetensors.numpy import save_file
@@ -213,9 +225,9 @@ def export(folder: pathlib.Path, sentences: list[str]) -> None:
     from kzoo.saved_model.text_graph import TextGraph
 
     keras.utils.set_random_seed(0)
-    backbone = RemBertBackbone(**MODEL, project_embeddings=True)
+    backbone = RemBertBackbone(**model, project_embeddings=True)
     EncoderModule(backbone).save(str(folder / "encoder"))
-    text_graph = TextGraph(sentencepiece_model(sentences, folder))
+    text_graph = TextGraph(sentencepiece_model(vocabulary, folder))
     PreprocessorModule(text_graph, PADDED_LENGTH).save(str(folder / "preprocessor"))
     for name, precision in SERVING.items():
         module = ServingModule(with_precision(backbone, precision), text_graph, PADDED_LENGTH)
@@ -229,27 +241,26 @@ def export(folder: pathlib.Path, sentences: list[str]) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def sentencepiece_model(sentences: list[str], folder: pathlib.Path) -> bytes:
-    """A vocabulary of the sentences to encode, or of kzoo's own sample."""
+def sentencepiece_model(path: str | None, folder: pathlib.Path) -> bytes:
+    """The vocabulary at `path`, or a small one of kzoo's sample."""
     import kzoo
+    from kzoo.text.vocabulary import Vocabulary
     from kzoo.text.vocabulary_training import train_vocabulary
 
-    if sentences:
-        files, size = [folder / "sentences.txt"], 8000
-        files[0].write_text("\n".join(sentences), "utf-8")
-    else:
-        files, size = sorted(pathlib.Path(kzoo.__file__).parent.glob("sample/train-*.txt")), 4000
-    return train_vocabulary({"all": [str(file) for file in files]}, size, folder / "text").model
+    if path:
+        return Vocabulary.load(path).model
+    files = sorted(pathlib.Path(kzoo.__file__).parent.glob("sample/train-*.txt"))
+    return train_vocabulary({"all": [str(file) for file in files]}, 4000, folder / "text").model
 
 
 def run(
-    system: str, folder: pathlib.Path, threads: int, calls: int
+    system: str, model: dict[str, int], folder: pathlib.Path, threads: int, calls: int
 ) -> dict[str, dict[str, list[Any]]]:
     """One process of one system: seconds of each call, and pooled outputs, by shape."""
-    encode = load(system, folder, threads)
+    encode = load(system, model, folder, threads)
     results = {}
     for shape in SHAPES:
-        inputs = random_inputs(shape)
+        inputs = random_inputs(model["vocabulary_size"], shape)
         encode(inputs)
         encode(inputs)
         seconds = measuring.durations(lambda inputs=inputs: encode(inputs), calls)
@@ -257,9 +268,9 @@ def run(
     return results
 
 
-def load(system: str, folder: pathlib.Path, threads: int) -> Encode:
+def load(system: str, model: dict[str, int], folder: pathlib.Path, threads: int) -> Encode:
     if system == "hugging_face":
-        return hugging_face(folder / system_folder(system), threads)
+        return hugging_face(model, folder / system_folder(system), threads)
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -267,10 +278,10 @@ def load(system: str, folder: pathlib.Path, threads: int) -> Encode:
     return kzoo(path) if system == "kzoo" else serving(path)
 
 
-def random_inputs(shape: tuple[int, int]) -> dict[str, np.ndarray]:
+def random_inputs(vocabulary_size: int, shape: tuple[int, int]) -> dict[str, np.ndarray]:
     generator = np.random.Generator(np.random.Philox(0))
     return {
-        "input_word_ids": generator.integers(MODEL["vocabulary_size"], size=shape, dtype=np.int32),
+        "input_word_ids": generator.integers(vocabulary_size, size=shape, dtype=np.int32),
         "input_mask": np.ones(shape, np.int32),
         "input_type_ids": np.zeros(shape, np.int32),
     }
@@ -309,7 +320,7 @@ def cut(sentences: list[str]) -> list[list[str]]:
     return [sentences[start : start + TEXT_BATCH] for start in starts]
 
 
-def summary(runs: list[dict[str, Any]], peak: float) -> dict[str, Any]:
+def summary(model: dict[str, int], runs: list[dict[str, Any]], peak: float) -> dict[str, Any]:
     """By shape: tokens/s in the median, and the share of the peak."""
     results = {}
     for shape in SHAPES:
@@ -317,19 +328,19 @@ def summary(runs: list[dict[str, Any]], peak: float) -> dict[str, Any]:
         seconds = statistics.median(second for one in runs for second in one[name]["seconds"])
         results[name] = {
             "tokens_per_second": shape[0] * shape[1] / seconds,
-            "share_of_peak": matrix_product_flops(shape) / seconds / peak,
+            "share_of_peak": matrix_product_flops(model, shape) / seconds / peak,
             "pooled": runs[0][name]["pooled"],
             "rounds": [one[name]["seconds"] for one in runs],
         }
     return results
 
 
-def matrix_product_flops(shape: tuple[int, int]) -> float:
+def matrix_product_flops(model: dict[str, int], shape: tuple[int, int]) -> float:
     """Floating-point operations of all matrix products of one call, the pooler's left out."""
     rows, length = shape
-    hidden, inner = MODEL["hidden_dim"], MODEL["intermediate_dim"]
+    hidden, inner = model["hidden_dim"], model["intermediate_dim"]
     each_layer = 4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden
-    per_token = MODEL["num_layers"] * each_layer + MODEL["embedding_dim"] * hidden
+    per_token = model["num_layers"] * each_layer + model["embedding_dim"] * hidden
     return 2.0 * rows * length * per_token
 
 

@@ -120,3 +120,27 @@ def test_updates_of_model_garden_are_measured(tmp_path):
     pytest.importorskip("official.nlp")
     measured = measure_updates(tmp_path / "results.json", "model_garden")["systems"]["model_garden"]
     assert measured["seconds"] > 0
+
+
+def test_exported_encoders_are_measured_with_their_sizes_and_on_text(tmp_path):
+    text = tmp_path / "text.txt"
+    lines = (REPOSITORY / "kzoo" / "sample" / "train-en.txt").read_text().splitlines()
+    text.write_text("\n".join(line for line in lines if line))
+    results = run_benchmark(
+        "encoder_inference.py",
+        tmp_path / "encoder_inference.json",
+        "--vocabulary_size=4000",
+        "--num_layers=1",
+        "--rounds=1",
+        "--calls=1",
+        "--sentences=40",
+        f"--text={text}",
+        *(f"--systems={system}" for system in ("kzoo", "kzoo_int8")),
+    )
+    for measured in results["systems"].values():
+        assert measured["8 x 128"]["tokens_per_second"] > 0
+        assert len(measured["4 x 512"]["pooled"]) == 4
+    sizes = results["bytes"]
+    assert sizes["kzoo"] > 3 * sizes["kzoo_int8"]
+    assert results["text"]["sentences"] >= 40
+    assert all(seconds > 0 for seconds in results["text"]["seconds"].values())
