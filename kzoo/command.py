@@ -7,6 +7,8 @@ one process, and ends in
         sys.exit(command.run(main, FLAGS, __doc__))
 """
 
+import errno
+import io
 import os
 import sys
 import textwrap
@@ -36,18 +38,60 @@ def run(
         arguments: the command line without the program's name; default `sys.argv[1:]`.
 
     Returns:
-        0 on success and for `--help`; 2 for a wrong flag or a `KzooError`, which is printed as
-        `error: …` on stderr; 130 after Ctrl-C; 141 if nobody reads the output any more.
+        0 on success and for `--help`; 2 for a wrong flag, a `KzooError` or output that cannot be
+        written, which is printed as `error: …` on stderr; 130 after Ctrl-C; 141 if nobody reads the
+        output any more.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    _make_streams_usable()
     try:
         status = _status_of(main, flag_values, usage, arguments)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone (`… | head`): nothing is left to say, at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return NO_READER
+    except OSError as error:
+        # What a stream could not write; whoever writes a file names it.
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        _drop_output()
+        _complain(f"error: cannot write the output: {error.strerror}")
+        return USAGE_ERROR
     return status
+
+
+def _make_streams_usable() -> None:
+    """Lets no closed stream, and no character that a terminal cannot show, end a command.
+
+    Closed descriptors (`>&-`) are opened on nothing, before a file of ours gets their number.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number, which is this one; for the processes that we start, too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Lets what is still buffered be written to nowhere when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _complain(text: str) -> None:
+    """Prints to stderr; if even that is full, the exit status alone has to tell."""
+    try:
+        print(text, file=sys.stderr)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _status_of(
@@ -60,17 +104,25 @@ def _status_of(
         print(f"{usage.strip()}\n\n{_flag_table(flag_values)}")
         return 0
     try:
-        rest = flag_values(["kzoo", *arguments])[1:]
+        rest = _parsed(flag_values, arguments)
         if rest:
             raise flags.Error(f"unexpected argument {rest[0]!r}; see --help")
         main()
     except (flags.Error, KzooError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(f"error: {error}")
         return USAGE_ERROR
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _complain("interrupted")
         return INTERRUPTED
     return 0
+
+
+def _parsed(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Sets the flags, and returns what is left of the command line."""
+    try:
+        return flag_values(["kzoo", *arguments])[1:]
+    except ValueError as error:  # Of `--nooverwrite=1`; absl's other complaints are `flags.Error`.
+        raise flags.Error(str(error)) from error
 
 
 def _flag_table(flag_values: flags.FlagValues) -> str:
