@@ -2,10 +2,13 @@
 
 import contextlib
 import difflib
+import fnmatch
 import glob
 import os
 import re
 import shutil
+import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -31,20 +34,34 @@ def open_binary(path: str) -> BinaryIO:
 
 
 def size_bytes(path: str) -> int:
-    """The size of a file of a corpus, as it is stored (compressed, if it is)."""
+    """The size of a file of a corpus, as it is stored (compressed, if it is).
+
+    Raises:
+        KzooError: it cannot be read, or is a pipe or a device, which would be waited for.
+    """
     try:
-        return os.stat(path).st_size
+        found = os.stat(path)
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise KzooError(
+            f"cannot read {path}: it is a pipe or a device, and text is read more than once; write"
+            " what it gives to a file"
+        )
+    return found.st_size
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
     """A folder to write to, without a slash at its end.
 
     Raises:
-        KzooError: it is a URL, of which the file system would silently make a local folder.
+        KzooError: it is a URL, of which the file system would silently make a local folder; or it
+            names no folder of its own; or its name is one that libraries cannot take.
     """
     path = os.fspath(path)
+    if not path.rstrip("/"):
+        raise KzooError(f"expected the name of a folder, received {path!r}; name one")
+    _refuse_undecodable(path)
     if "://" in path:
         raise KzooError(f"{path} is not a local path; write to a local folder, and copy it there")
     return path.rstrip("/")
@@ -100,6 +117,9 @@ def find_files(source: FileSource) -> dict[str, list[str]]:
                 found.setdefault(language, []).append(path)
     if not any(found.values()):
         raise KzooError(f"no files of text were named: got {source!r}")
+    for paths in found.values():
+        for path in paths:
+            _refuse_undecodable(path)
     _refuse_repeats(found)
     return dict(sorted(found.items()))
 
@@ -144,7 +164,9 @@ def _glob(pattern: str) -> list[str]:
 def _expression(pattern: str) -> str:
     """The regular expression of a glob with `{lang}`; a second `{lang}` repeats the first."""
     translations = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    tokens = re.findall(r"\{lang\}|\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|.", os.path.expanduser(pattern))
+    # As in `fnmatch`, a `]` at the start of a `[…]` belongs to it: `?+` gives nothing back.
+    expressions = r"\{lang\}|\*\*/|\*\*|\*|\?|\[!?+\]?+[^\]]*+\]|."
+    tokens = re.findall(expressions, os.path.expanduser(pattern))
     expression = ""
     named = False
     for token in tokens:
@@ -152,10 +174,22 @@ def _expression(pattern: str) -> str:
             expression += "(?P=lang)" if named else f"(?P<lang>{_LANGUAGE_CODE})"
             named = True
         elif len(token) > 2 and token.startswith("["):
-            expression += token.replace("[!", "[^", 1)
+            expression += fnmatch.translate(token).removesuffix(r"\Z")
         else:
             expression += translations.get(token, re.escape(token))
     return expression
+
+
+def _refuse_undecodable(path: str) -> None:
+    """Refuses a name that neither JSON files nor the libraries that write files can hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(path).decode(errors="replace")
+        raise KzooError(
+            f"the name {name} is not {sys.getfilesystemencoding()}, in which file names are read"
+            " here; rename it or, if it is UTF-8, set PYTHONUTF8=1"
+        ) from error
 
 
 def _refuse_repeats(found: Mapping[str, Sequence[str]]) -> None:

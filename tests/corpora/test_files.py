@@ -4,7 +4,13 @@ import os
 
 import pytest
 
-from kzoo.corpora.files import find_files, local_path, replace_folder, written_aside
+from kzoo.corpora.files import (
+    find_files,
+    local_path,
+    replace_folder,
+    size_bytes,
+    written_aside,
+)
 from kzoo.errors import KzooError
 
 
@@ -28,6 +34,7 @@ def corpus(tmp_path, monkeypatch):
         ),
         ("train-{lang}.t[xy]t", {"de": 1, "en": 1, "zh-Hant": 1}),
         ("[!d]*-{lang}.txt", {"de": 1, "en": 1, "Hant": 1}),
+        ("[]t]rain-{lang}[.[]txt", {"de": 1, "en": 1, "zh-Hant": 1}),
         ("by_language/{lang}/*.txt", {"de": ["by_language/de/a.txt", "by_language/de/b.txt"]}),
         ("by_language/{lang}/**/*.txt", {"de": 2, "en": ["by_language/en/deep/down/c.txt"]}),
         (
@@ -52,6 +59,9 @@ def test_files_are_found_by_language(corpus, source, expected):
     [
         ("trian-{lang}.txt", ["trian-{lang}.txt", "holds train-"]),
         ("nowhere/train-{lang}.txt", ["no file matches", "by_language"]),
+        ("[z-a]rain-{lang}.txt", ["no file matches", "[z-a]rain"]),
+        ("[!]{lang}.txt", ["no file matches"]),
+        ("[\\]{lang}.txt", ["no file matches"]),
         ("train-de.txt", ["must contain {lang}"]),
         ({"de": "train-{lang}.txt"}, ["'de'", "the key says the language"]),
         ({"de": "train-fr.txt"}, ["'de'", "train-fr.txt", "train-de.txt"]),
@@ -71,6 +81,20 @@ def test_the_same_file_under_two_names_is_found_out(corpus):
     os.symlink(corpus / "train-de.txt", corpus / "train-nds.txt")
     with pytest.raises(KzooError, match="de and nds"):
         find_files("train-{lang}.txt")
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(corpus):
+    os.mkfifo(corpus / "pipe-de.txt")
+    with pytest.raises(KzooError, match=r"pipe-de\.txt: it is a pipe or a device"):
+        size_bytes(str(corpus / "pipe-de.txt"))
+
+
+def test_a_name_in_another_encoding_is_refused_before_any_work(corpus):
+    (corpus / os.fsdecode(b"caf\xe9-fr.txt")).write_text("texte\n")
+    with pytest.raises(KzooError, match=r"the name caf\ufffd-fr\.txt is not utf-8"):
+        find_files("*-{lang}.txt")
+    with pytest.raises(KzooError, match="the name caf\ufffd is not utf-8"):
+        local_path(os.fsdecode(b"caf\xe9"))
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path):
@@ -102,3 +126,9 @@ def test_a_url_is_refused_where_a_local_folder_would_be_made_of_it(tmp_path):
     assert local_path("data/mini/") == "data/mini"
     with pytest.raises(KzooError, match="gs://bucket/run is not a local path"):
         local_path("gs://bucket/run")
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+def test_a_folder_has_a_name(path):
+    with pytest.raises(KzooError, match=f"expected the name of a folder, received '{path}'"):
+        local_path(path)
