@@ -17,6 +17,7 @@ import collections
 import itertools
 import os
 import threading
+import zipfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -134,8 +135,8 @@ class ExampleFiles:
         try:
             with np.load(path, allow_pickle=False) as counts:
                 return {language: counts[language] for language in counts.files}
-        except (OSError, ValueError) as error:
-            raise KzooError(f"cannot read {path}: {error}") from error
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise KzooError(f"cannot read {path}: {error}; prepare the examples again") from error
 
     def read(self, split: Split, language: str, index: int) -> np.ndarray:
         """Reads one window.

@@ -13,6 +13,7 @@ import glob
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -145,9 +146,7 @@ class PartialFolder:
     ) -> Iterator[tuple[ShardCounts, PieceCounts]]:
         """What was counted in each shard of a language, in order."""
         for shard in range(num_shards):
-            with np.load(self.stem(split, language, shard) + _COUNTS_SUFFIX) as stored:
-                counts = ShardCounts(**json.loads(stored["counts"].item()))
-                yield counts, PieceCounts(stored["pieces"], stored["piece_counts"])
+            yield _load_counts(self.stem(split, language, shard) + _COUNTS_SUFFIX)
 
     def complete(
         self, info: DatasetInfo, piece_counts: Mapping[str, np.ndarray], vocabulary: Vocabulary
@@ -193,6 +192,18 @@ class PartialFolder:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
+
+
+def _load_counts(path: str) -> tuple[ShardCounts, PieceCounts]:
+    try:
+        with np.load(path) as stored:
+            counts = ShardCounts(**json.loads(stored["counts"].item()))
+            return counts, PieceCounts(stored["pieces"], stored["piece_counts"])
+    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise KzooError(
+            f"{path} is damaged, as after a power cut ({error}); remove it, and the same command"
+            " makes that shard again"
+        ) from error
 
 
 def _shards(info: DatasetInfo) -> Iterator[tuple[str, str, int, int]]:

@@ -71,6 +71,13 @@ def test_piece_counts_are_those_of_the_training_windows(folder):
         np.testing.assert_array_equal(count, np.bincount(np.concatenate(windows), minlength=600))
 
 
+def test_piece_counts_that_were_cut_short_are_one_clear_error(folder):
+    for size in (0, 100):
+        os.truncate(folder / "piece_counts.npz", size)
+        with pytest.raises(KzooError, match=r"piece_counts\.npz: .*; prepare the examples again"):
+            ExampleFiles.open(folder).piece_counts()
+
+
 def test_any_order_from_many_threads_and_another_process(folder):
     read = ExampleFiles.open(folder)
     order = np.random.default_rng(0).permutation(read.num_windows("train", "de"))

@@ -1,10 +1,17 @@
 """The folder in which examples are made: killed at any moment, it is finished the next time."""
 
+import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+
 from kzoo import sample
+from kzoo.corpora.partial import PartialFolder
+from kzoo.errors import KzooError
 
 # Runs a preparation in forks of this program, the k-th of which is killed at its k-th change of the
 # file system, and after each the same preparation again; until one comes to its end. What workers
@@ -70,3 +77,14 @@ def test_killed_at_any_change_of_a_file_it_ends_in_the_same_bytes(tmp_path, voca
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert min(map(int, done.stdout.split())) > 20
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_counts_that_a_power_cut_left_empty_are_one_clear_error(tmp_path, size):
+    folder = PartialFolder(str(tmp_path / "examples"))
+    path = pathlib.Path(folder.stem("train", "de", 0) + ".npz")
+    path.parent.mkdir(parents=True)
+    np.savez(path, counts="{}", pieces=np.arange(100))
+    os.truncate(path, size)
+    with pytest.raises(KzooError, match=r"00000\.npz is damaged.*; remove it"):
+        list(folder.counts("train", "de", 1))
