@@ -8,11 +8,13 @@ Reads .txt (a blank line ends a document), .jsonl and .parquet, each also .gz, .
 cores. Interrupted, the same command goes on where it stopped.
 """
 
+import math
 import sys
 
 from absl import flags
 
 from kzoo import command
+from kzoo.errors import KzooError
 
 FLAGS = flags.FlagValues()
 
@@ -73,6 +75,11 @@ def main() -> None:
     from kzoo.corpora.files import find_files
     from kzoo.corpora.prepare import prepare
 
+    if not math.isfinite(FLAGS.shard_megabytes):
+        raise KzooError(
+            f"--shard_megabytes: expected a number, received {FLAGS.shard_megabytes}; the default"
+            " is 8"
+        )
     info = prepare(
         find_files(FLAGS.input),
         find_files(FLAGS.held_out) if FLAGS.held_out else None,

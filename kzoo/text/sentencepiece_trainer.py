@@ -5,6 +5,7 @@ process of its own we get the log to ourselves, and an error that can be reporte
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -76,11 +77,22 @@ def train(
                 _read_line(line, found, on_progress)
         finally:
             process.kill()
-    if process.returncode:
+    if process.returncode or not _is_whole(folder, settings):
         if shutil.disk_usage(folder).free < _LITTLE_BYTES:
             raise KzooError(f"cannot write the vocabulary in {folder}: the disk is full")
         raise KzooError(_why_failed(process.returncode, "".join(log), settings))
     return TrainerReport(**found)
+
+
+def _is_whole(folder: str, settings: dict[str, Any]) -> bool:
+    """Whether the model is there with all its pieces: a full disk cuts it short without a word."""
+    import sentencepiece
+
+    path = os.path.join(folder, settings["model_prefix"] + ".model")
+    try:
+        return sentencepiece.SentencePieceProcessor(path).piece_size() == settings["vocab_size"]
+    except (OSError, RuntimeError):
+        return False
 
 
 def _read_line(line: str, found: dict[str, Any], on_progress: Callable[[str], object]) -> None:
@@ -112,5 +124,7 @@ def _why_failed(returncode: int, log: str, settings: dict[str, Any]) -> str:
             "training the vocabulary was killed, most likely because memory ran out; use a smaller"
             " --max_sentences"
         )
+    if not returncode:
+        return "SentencePiece wrote a model that lacks pieces or cannot be read; train it again"
     last = log.strip().splitlines()[-1] if log.strip() else f"status {returncode}"
     return f"SentencePiece could not train the vocabulary: {last}"

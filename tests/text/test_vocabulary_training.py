@@ -167,3 +167,12 @@ def test_what_the_trainer_does_not_explain_is_passed_on(tmp_path):
             {"vocab_size": 100, "input": ["no-such-file"], "model_prefix": "no-such-folder/m"},
             print,
         )
+
+
+def test_a_model_that_a_full_disk_cut_short_is_not_taken(monkeypatch, tmp_path):
+    program = sentencepiece_trainer._PROGRAM + "open('m.model', 'r+b').truncate(500)\n"
+    monkeypatch.setattr(sentencepiece_trainer, "_PROGRAM", program)
+    (tmp_path / "text").write_text("one two three four five six\n" * 20)
+    settings = {"vocab_size": 20, "input": ["text"], "model_prefix": "m"}
+    with pytest.raises(KzooError, match="lacks pieces or cannot be read"):
+        sentencepiece_trainer.train(tmp_path, settings, print)
