@@ -198,6 +198,17 @@ def test_a_run_goes_to_hugging_face_and_back(sample_run, clone):
         assert before == after
 
 
+def test_vocabularies_grow_and_shrink_as_the_guide_says(sample_run, clone):
+    pieces = _block_after(CONVERT, "`pieces.txt` has", "text")
+    (clone / "pieces.txt").write_text(pieces, "utf-8")
+    more, fewer = (
+        [command for command in markdown.commands(CONVERT) if flag in command.words]
+        for flag in ("--add_pieces", "--keep_pieces_from")
+    )
+    assert "3 new pieces: V 4,000 → 4,003" in _run(*more, clone)
+    assert "that the corpus uses" in _run(*fewer, clone)
+
+
 def test_picture_of_the_readme_is_drawn(sample_run, clone):
     [command] = [c for c in markdown.commands(README) if "kzoo.training.plots" in c.words]
     _run(command, clone)
@@ -292,10 +303,10 @@ def _arrays(path: Path) -> dict[str, bytes]:
     return found
 
 
-def _block_after(path: Path, words: str) -> str:
-    """The first YAML block behind some words."""
+def _block_after(path: Path, words: str, kind: str = "yaml") -> str:
+    """The first block of a kind behind some words."""
     rest = path.read_text("utf-8").partition(words)[2]
-    return re.search(r"```yaml\n(.*?)```", rest, re.DOTALL)[1]
+    return re.search(rf"```{kind}\n(.*?)```", rest, re.DOTALL)[1]
 
 
 def _run(command: Command, folder: Path) -> str:
