@@ -1,11 +1,19 @@
-"""What the modules of an export must compute, from their source model and none of their code."""
+"""What the modules of an export must compute, from their source model and none of their code.
 
-from collections.abc import Sequence
+Arrays are named `MODULE/in/NAME` and `MODULE/out/NAME`, where MODULE is a folder of the export:
+`encoder`, `preprocessor`, `serving/1`, `masked_lm`.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.saved_model.source import Source
 from kzoo.text.packing import pack
 from kzoo.text.vocabulary import Vocabulary
 
@@ -18,12 +26,41 @@ _HUB_NAMES = {
 }
 
 
-def expected_of_ids(backbone: RemBertBackbone) -> dict[str, np.ndarray]:
-    """For `encoder`: rows of several lengths, with two segments that do not follow the mask.
+def expected_of_export(source: Source, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """For all modules of an export that were made of a model like the source.
 
-    Returns:
-        `encoder/in/NAME` and `encoder/out/NAME`.
+    Raises:
+        KzooError: if none was: their configurations are others.
     """
+    backbone = functools.cache(source.load_backbone)
+    model, length = source.sentencepiece_model, "sequence_length"
+    expected = {}
+    if manifest["source"]["config"] == source.arguments:
+        if "encoder" in manifest:
+            expected |= expected_of_encoder(backbone(manifest["encoder"]["keep_layers"]))
+            expected |= expected_of_preprocessor(model, manifest["preprocessor"][length])
+        if "masked_lm" in manifest:
+            expected |= expected_of_masks(source.load_masked_lm(backbone(source.num_layers)))
+    for version, served in manifest["serving"].items():
+        if served.get("source", manifest["source"])["config"] == source.arguments:
+            encoder, name = backbone(served["keep_layers"]), f"serving/{version}"
+            expected |= expected_of_serving(name, encoder, model, served[length])
+    if not expected:
+        raise KzooError(
+            f"{source.folder} is not what was exported: its configuration is another than that in "
+            "the manifest"
+        )
+    return expected
+
+
+def expected_of_encoder(backbone: RemBertBackbone) -> dict[str, np.ndarray]:
+    """For `encoder`: rows of several lengths, with two segments that do not follow the mask."""
+    inputs = _ids(backbone)
+    named = {f"encoder/in/{_HUB_NAMES[name]}": value for name, value in inputs.items()}
+    return named | _named("encoder/out/", backbone(inputs))
+
+
+def _ids(backbone: RemBertBackbone) -> dict[str, np.ndarray]:
     random = np.random.default_rng(0)
     length = min(_LENGTH, backbone.max_sequence_length)
     shape = (3, length)
@@ -32,44 +69,35 @@ def expected_of_ids(backbone: RemBertBackbone) -> dict[str, np.ndarray]:
         "padding_mask": (np.arange(length) < np.array([[length], [1 + length // 2], [1]])) * 1,
         "segment_ids": random.integers(0, backbone.num_segments, shape, np.int32),
     }
-    inputs = {name: np.asarray(value, np.int32) for name, value in inputs.items()}
-    named = {f"encoder/in/{_HUB_NAMES[name]}": value for name, value in inputs.items()}
-    return named | _named("encoder/out/", backbone(inputs))
+    return {name: np.asarray(value, np.int32) for name, value in inputs.items()}
 
 
-def expected_of_text(
-    backbone: RemBertBackbone, sentencepiece_model: bytes, sequence_length: int
+def expected_of_preprocessor(
+    sentencepiece_model: bytes, sequence_length: int
 ) -> dict[str, np.ndarray]:
-    """For `preprocessor` and `serving`.
+    """For `preprocessor`."""
+    padded = _packed(Vocabulary(sentencepiece_model), TEXTS, sequence_length)
+    ids = {f"preprocessor/out/{_HUB_NAMES[name]}": value for name, value in padded.items()}
+    return {"preprocessor/in/text": np.array(TEXTS), **ids}
 
-    Returns:
-        `KIND/in/text`, and `KIND/out/NAME`.
-    """
-    vocabulary = Vocabulary(sentencepiece_model)
-    texts = np.array(TEXTS)
-    padded = _packed(vocabulary, TEXTS, sequence_length)
+
+def expected_of_serving(
+    module: str, backbone: RemBertBackbone, sentencepiece_model: bytes, sequence_length: int
+) -> dict[str, np.ndarray]:
+    """For `serving/VERSION`, which is `module`."""
+    padded = _packed(Vocabulary(sentencepiece_model), TEXTS, sequence_length)
     longest = padded["padding_mask"].sum(axis=1).max()
     inputs = {name: value[:, :longest] for name, value in padded.items()}
-    outputs = _named("serving/out/", backbone(inputs))
-    ids = {f"preprocessor/out/{_HUB_NAMES[name]}": value for name, value in padded.items()}
     return {
-        "preprocessor/in/text": texts,
-        "serving/in/text": texts,
-        "serving/out/input_mask": inputs["padding_mask"],
-        **outputs,
-        **ids,
+        f"{module}/in/text": np.array(TEXTS),
+        f"{module}/out/input_mask": inputs["padding_mask"],
+        **_named(f"{module}/out/", backbone(inputs)),
     }
 
 
-def expected_of_masks(
-    masked_lm: RemBertMaskedLM, of_ids: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """For `masked_lm`, on the inputs of `expected_of_ids`.
-
-    Returns:
-        `masked_lm/in/NAME` and `masked_lm/out/mlm_logits`.
-    """
-    ids = {name: of_ids[f"encoder/in/{hub_name}"] for name, hub_name in _HUB_NAMES.items()}
+def expected_of_masks(masked_lm: RemBertMaskedLM) -> dict[str, np.ndarray]:
+    """For `masked_lm`, on the ids of `expected_of_encoder`."""
+    ids = _ids(masked_lm.backbone)
     positions = np.zeros((len(ids["token_ids"]), 2), np.int32)
     positions[0, 1] = ids["token_ids"].shape[1] - 1
     logits = masked_lm({**ids, "mask_positions": positions})

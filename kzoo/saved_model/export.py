@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,12 @@ from kzoo.models.by_shape import build_by_shape
 from kzoo.saved_model import manifest as manifests
 from kzoo.saved_model import serving_files
 from kzoo.saved_model.encoder import EncoderModule
-from kzoo.saved_model.expected import expected_of_ids, expected_of_masks, expected_of_text
+from kzoo.saved_model.expected import (
+    expected_of_encoder,
+    expected_of_masks,
+    expected_of_preprocessor,
+    expected_of_serving,
+)
 from kzoo.saved_model.manifest import ARCHIVES, MANIFEST_FILE, MODULE_FOLDERS
 from kzoo.saved_model.masked_lm import MaskedLMModule
 from kzoo.saved_model.precision import with_precision
@@ -32,7 +38,6 @@ from kzoo.saved_model.source import Source
 from kzoo.saved_model.text_graph import TextGraph
 
 DEFAULT_SEQUENCE_LENGTH = 128
-_EXPECTED_FILE = "expected.npz"
 # Graphs, checkpoints' indices and whatever else is not weights.
 _SPARE_BYTES = 64 << 20
 
@@ -95,8 +100,9 @@ def export(
         if options.archive:
             names += _write_archives(place.new)
         del backbone
-        manifest["files"] |= manifests.describe_files(place.new)
-        manifest["largest_difference"] |= _checked(place.new, manifest, expected)
+        files = manifests.describe_files(place.new)
+        manifest["files"] |= files
+        manifest["largest_difference"] |= _checked(place.new, manifest, files, expected)
         manifests.write_manifest(place.new, manifest)
         removed = [] if options.serving_only else [*MODULE_FOLDERS, *ARCHIVES, MANIFEST_FILE]
         place.publish([*names, MANIFEST_FILE], removed)
@@ -111,24 +117,13 @@ def self_check(
     Raises:
         KzooError: if there is no export, or the process cannot be run.
     """
-    folder = Path(folder)
-    arguments = [str(folder)]
-    if expected is not None:
-        # Beside the export, not in it: what is in it is checked file by file.
-        file = folder.parent / f".{folder.name}.{os.getpid()}.{_EXPECTED_FILE}"
-        arguments.append(str(file))
-    try:
+    with tempfile.TemporaryDirectory() as temporary:
+        arguments = [os.fspath(folder)]
         if expected is not None:
-            np.savez(file, **expected)
-        done = subprocess.run(
-            [sys.executable, "-m", "kzoo.saved_model.self_check", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        if expected is not None:
-            file.unlink(missing_ok=True)
+            arguments.append(os.path.join(temporary, "expected.npz"))
+            np.savez(arguments[-1], **expected)
+        command = [sys.executable, "-m", "kzoo.saved_model.self_check", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise KzooError(f"the self-check of {folder} failed: {last or done.returncode}")
@@ -204,22 +199,23 @@ def _write_modules(
 ) -> dict[str, np.ndarray]:
     """Writes every module, and returns what they must compute."""
     text_graph = TextGraph(source.sentencepiece_model)
-    expected = expected_of_text(backbone, source.sentencepiece_model, length)
+    name = f"serving/{_version(output, options)}"
+    expected = expected_of_serving(name, backbone, source.sentencepiece_model, length)
     if not options.serving_only:
-        expected |= expected_of_ids(backbone)
+        expected |= expected_of_encoder(backbone)
         EncoderModule(backbone).save(new / "encoder")
+        expected |= expected_of_preprocessor(source.sentencepiece_model, length)
         PreprocessorModule(text_graph, length).save(new / "preprocessor")
         if options.masked_lm:
             model = source.load_masked_lm(backbone)
-            expected |= expected_of_masks(model, expected)
+            expected |= expected_of_masks(model)
             module = MaskedLMModule(model, text_graph, length)
             module.save(new / "masked_lm")
             serving_files.write_warmup_requests(new / "masked_lm", module)
     _keep_edited(output / "serving", new / "serving")
-    folder = new / "serving" / _version(output, options)
     module = ServingModule(with_precision(backbone, options.precision), text_graph, length)
-    module.save(folder)
-    serving_files.write(new / "serving", folder, module)
+    module.save(new / name)
+    serving_files.write(new / "serving", new / name, module)
     return expected
 
 
@@ -306,15 +302,22 @@ def _with_new_version(there: dict[str, Any], new: dict[str, Any]) -> dict[str, A
 
 
 def _checked(
-    new: Path, manifest: dict[str, Any], expected: Mapping[str, np.ndarray]
-) -> dict[str, dict[str, float]]:
+    new: Path,
+    manifest: dict[str, Any],
+    files: dict[str, Any],
+    expected: Mapping[str, np.ndarray],
+) -> dict[str, dict[str, Any]]:
     """Has the new files checked, and returns the differences from the source by module.
 
     Raises:
         KzooError: if a problem is found.
     """
-    own = manifests.describe_files(new)
-    manifests.write_manifest(new, manifest | {"files": own})
+    # What is not made anew stays where it is, and is not looked at.
+    own = manifest | {"files": files}
+    for name in MODULE_FOLDERS:
+        if name != "serving" and not (new / name).exists():
+            own.pop(name, None)
+    manifests.write_manifest(new, own)
     report = self_check(new, expected)
     if report["problems"]:
         raise KzooError(

@@ -1,5 +1,7 @@
 """An encoder for serving alone: the same function, with smaller weights."""
 
+import warnings
+
 import keras
 
 from kzoo.errors import KzooError
@@ -37,5 +39,8 @@ def with_precision(backbone: RemBertBackbone, precision: str) -> RemBertBackbone
     for variable, source in zip(copy.variables, backbone.variables, strict=True):
         variable.assign(source.value)
     if precision == "int8":
-        copy.quantize("int8")
+        with warnings.catch_warnings():
+            # Keras's, for layers that have nothing to quantize.
+            warnings.filterwarnings("ignore", message=".*does not have a `quantize` method")
+            copy.quantize("int8")
     return copy

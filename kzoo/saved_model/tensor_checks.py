@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,27 +19,47 @@ def sha256_of_table(folder: Path, name: str) -> str:
     return hashlib.sha256(np.ascontiguousarray(value)).hexdigest()
 
 
-def differences(module: Any, kind: str, expected: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The largest difference of each output from what is expected of this kind of module.
+class Comparison(NamedTuple):
+    """An output beside what it must be.
+
+    Attributes:
+        difference: the largest, in absolute terms; infinite for another shape.
+        largest_value: of what it must be, in absolute terms.
+        cosine: of the two, each taken as one vector; NaN where values are not finite.
+        is_exact: whether it is integers.
+    """
+
+    difference: float
+    largest_value: float
+    cosine: float
+    is_exact: bool
+
+
+def compare(module: Any, name: str, expected: Mapping[str, np.ndarray]) -> dict[str, Comparison]:
+    """Runs a module on inputs for which it is known what must come out.
 
     Args:
         module: a loaded SavedModel.
-        kind: `encoder`, `preprocessor`, `serving` or `masked_lm`.
-        expected: `KIND/in/NAME` and `KIND/out/NAME`; what is missing is not compared.
+        name: its folder in the export.
+        expected: as `kzoo.saved_model.expected` has it; what is missing is not compared.
+
+    Returns:
+        Output → comparison.
     """
-    inputs, outputs = (_part(expected, f"{kind}/{way}/") for way in ("in", "out"))
+    inputs, outputs = (_part(expected, f"{name}/{way}/") for way in ("in", "out"))
     if not outputs:
         return {}
     inputs = {name: tf.constant(value) for name, value in inputs.items()}
+    kind = name.split("/")[0]
     if kind in ("encoder", "masked_lm"):
         found = module(inputs)
     elif kind == "preprocessor":
         found = module(inputs["text"])
     else:
         found = {}
-        for name in ("serving_default", "sequence_output"):
-            found |= module.signatures[name](**inputs)
-    return {name: _difference(found[name], value) for name, value in outputs.items()}
+        for signature in ("serving_default", "sequence_output"):
+            found |= module.signatures[signature](**inputs)
+    return {output: _compared(found[output].numpy(), value) for output, value in outputs.items()}
 
 
 def check_encoder(module: Any) -> list[str]:
@@ -86,8 +106,12 @@ def _part(expected: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarr
     return {name[len(prefix) :]: expected[name] for name in expected if name.startswith(prefix)}
 
 
-def _difference(found: tf.Tensor, expected: np.ndarray) -> float:
-    if tuple(found.shape) != expected.shape:
-        return float("inf")
-    difference = np.abs(found.numpy().astype(np.float64) - expected.astype(np.float64))
-    return float(difference.max(initial=0))
+def _compared(found: np.ndarray, expected: np.ndarray) -> Comparison:
+    is_exact = np.issubdtype(expected.dtype, np.integer)
+    largest = float(np.abs(expected).max(initial=0))
+    if found.shape != expected.shape:
+        return Comparison(float("inf"), largest, float("nan"), is_exact)
+    found, expected = (array.astype(np.float64).ravel() for array in (found, expected))
+    norms = np.linalg.norm(found) * np.linalg.norm(expected)
+    cosine = float(found @ expected / norms) if norms else float(not np.any(found - expected))
+    return Comparison(float(np.abs(found - expected).max(initial=0)), largest, cosine, is_exact)

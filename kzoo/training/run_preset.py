@@ -5,6 +5,8 @@ import os
 from kzoo.config import loader
 from kzoo.corpora.examples import ExampleFiles
 from kzoo.errors import KzooError
+from kzoo.layers.initializers import left_empty
+from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.pretraining import (
     CHECKPOINT_FOLDER,
@@ -37,16 +39,19 @@ def preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
     config = loader.load([os.path.join(model_dir, CONFIG_FILE)])
     checkpoints = Checkpoints(os.path.join(model_dir, CHECKPOINT_FOLDER))
     steps = checkpoints.steps()
-    has_preset = os.path.isdir(preset)
-    if has_preset and (not steps or steps[-1] >= config.trainer.train_steps):
+    if os.path.isdir(preset) and not steps:
         return preset, None
     if not steps:
         raise KzooError(
             f"{model_dir} has neither a checkpoint nor a preset yet: let the run go on until its "
             f"first checkpoint (every {config.trainer.checkpoint_interval:,} steps)"
         )
+    has_finished = steps[-1] >= config.trainer.train_steps
+    if has_finished and _is_newer(preset, checkpoints.path(steps[-1])):
+        return preset, None
     examples = ExampleFiles.open(config.data.examples)
-    model = build_model(config)
+    with left_empty():
+        model = build_model(config)
     # The optimizer's moments stay on disk.
     state = checkpoints.restore_latest(model.variables, allow_unused=True)
     if state["vocabulary_sha256"] != examples.info.vocabulary_sha256:
@@ -55,4 +60,17 @@ def preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
             f"{model_dir} was trained with: its ids would mean other pieces"
         )
     write_preset(model, examples, preset)
-    return preset, state["step"]
+    return preset, None if state["step"] >= config.trainer.train_steps else state["step"]
+
+
+def _is_newer(preset: str, checkpoint: str) -> bool:
+    """Whether a preset was written after a checkpoint, and so after the run's end.
+
+    A kill may come between the last checkpoint and the preset, and there may be an older preset,
+    made when the run had not finished.
+    """
+    try:
+        written = os.path.getmtime(os.path.join(preset, "config.json"))
+    except FileNotFoundError:
+        return False
+    return written >= os.path.getmtime(os.path.join(checkpoint, STATE_FILE))
