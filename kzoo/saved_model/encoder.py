@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import INPUT_NAMES, encode
+from kzoo.saved_model.encoding import encode
 from kzoo.saved_model.serving import ids_spec, save_with_signatures
+from kzoo.saved_model.signature_names import INPUT_NAMES
 
 SIGNATURE_OUTPUTS = ("sequence_output", "pooled_output", "default")
 """Of `serving_default`: a signature has no lists, so `encoder_outputs` is left out."""

@@ -8,7 +8,6 @@ import keras
 import tensorflow as tf
 
 from kzoo.errors import KzooError
-from kzoo.saved_model.encoding import INPUT_NAMES
 from kzoo.saved_model.loaded_encoder import (
     GRAPH_FILE,
     EncoderSpec,
@@ -17,8 +16,7 @@ from kzoo.saved_model.loaded_encoder import (
     load_encoder,
     load_same_encoder,
 )
-
-OUTPUTS = ("sequence_output", "pooled_output", "default", "encoder_outputs")
+from kzoo.saved_model.signature_names import INPUT_NAMES, OUTPUT_NAMES
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -74,9 +72,9 @@ class EncoderLayer(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(trainable=trainable, **kwargs)
-        if output is not None and output not in OUTPUTS:
+        if output is not None and output not in OUTPUT_NAMES:
             raise KzooError(
-                f"`output` must be one of {', '.join(OUTPUTS)}, or None for all of them. "
+                f"`output` must be one of {', '.join(OUTPUT_NAMES)}, or None for all of them. "
                 f"Received: output={output!r}"
             )
         # `path` and `output` are properties of every Keras layer, and mean something else there.

@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from kzoo.layers.pooler import Pooler
 from kzoo.models.backbone import RemBertBackbone
-
-INPUT_NAMES = ("input_word_ids", "input_mask", "input_type_ids")
+from kzoo.saved_model.signature_names import INPUT_NAMES
 
 
 def encode(

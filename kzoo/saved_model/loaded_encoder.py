@@ -10,11 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from kzoo.errors import KzooError
-from kzoo.saved_model.encoding import INPUT_NAMES
 from kzoo.saved_model.graph_safety import check_graph
+from kzoo.saved_model.signature_names import INPUT_NAMES, OUTPUT_NAMES
 
 GRAPH_FILE = "saved_model.pb"
-_OUTPUT_NAMES = {"sequence_output", "pooled_output", "default", "encoder_outputs"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _outputs(module: Any, folder: str) -> dict[str, Any]:
     advice = "give the folder `encoder` of what `python -m kzoo.export` has written"
     try:
         outputs = module.__call__.get_concrete_function(inputs, training=True).structured_outputs
-        missing = _OUTPUT_NAMES - set(outputs)
+        missing = set(OUTPUT_NAMES) - set(outputs)
     except (AttributeError, TypeError, ValueError) as error:
         raise KzooError(
             f"{folder} is no encoder: it cannot be called with {', '.join(INPUT_NAMES)} and "

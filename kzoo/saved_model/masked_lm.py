@@ -8,7 +8,7 @@ import sentencepiece
 import tensorflow as tf
 
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.saved_model.encoding import INPUT_NAMES, encode, named_variables
+from kzoo.saved_model.encoding import encode, named_variables
 from kzoo.saved_model.fill_mask_text import FillMaskText
 from kzoo.saved_model.serving import (
     TEXT,
@@ -17,10 +17,10 @@ from kzoo.saved_model.serving import (
     save_with_signatures,
     warmup_texts,
 )
+from kzoo.saved_model.signature_names import INPUT_NAMES, POSITIONS
 from kzoo.saved_model.text_graph import TextGraph
 from kzoo.text.special_pieces import MASK
 
-POSITIONS = "masked_lm_positions"
 _INPUT_NAMES = (*INPUT_NAMES, POSITIONS)
 TOP_K = 5
 """How many pieces `fill_mask` gives for a mask."""

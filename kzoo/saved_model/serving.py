@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import INPUT_NAMES, encode, named_variables
+from kzoo.saved_model.encoding import encode, named_variables
+from kzoo.saved_model.signature_names import INPUT_NAMES
 from kzoo.saved_model.text_graph import TextGraph
 
 TEXT = tf.TensorSpec([None], tf.string, name="text")

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kzoo import KzooError
 from kzoo.saved_model.encoder import EncoderModule
-from kzoo.saved_model.encoding import INPUT_NAMES
+from kzoo.saved_model.signature_names import INPUT_NAMES
 from tests.models import shapes
 from tests.paths import SHARED, needs_shared
 from tests.reference import hugging_face_model, random_weights_into
