@@ -1,5 +1,6 @@
 """The keys of a `config.json` of Hugging Face, each accounted for."""
 
+import numbers
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -111,4 +112,49 @@ def check_model_type(config: Mapping[str, Any], path: str, expected: str, route:
         raise KzooError(
             f"{path}: --from {route} reads models of type {expected!r}. "
             f"Received: model_type={config['model_type']!r}"
+        )
+
+
+def activation_of(
+    config: Mapping[str, Any], path: str, known: Mapping[str, str] = ACTIVATIONS
+) -> str:
+    """Our name of the activation; the exact GELU where none is named.
+
+    Args:
+        config: the content of `config.json`.
+        path: of the file, for messages.
+        known: names that the family may have there → ours.
+
+    Raises:
+        KzooError: it is another one.
+    """
+    activation = config.get("hidden_act", "gelu")
+    # A list or an object as activation could not even be looked up.
+    if not isinstance(activation, str) or activation not in known:
+        raise KzooError(
+            f"{path}: hidden_act must be {' or '.join(known)}. Received: {activation!r}"
+        )
+    return known[activation]
+
+
+def check_numbers(arguments: Mapping[str, Any], keys: Mapping[str, str], path: str) -> None:
+    """Refuses a shape that is not made of numbers, or whose heads do not divide its width.
+
+    Args:
+        arguments: of `RemBertBackbone`, as the file has them.
+        keys: argument → its key in the file.
+        path: of the file, for messages.
+
+    Raises:
+        KzooError: it is such a shape.
+    """
+    for argument, key in keys.items():
+        value = arguments[argument]
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise KzooError(f"{path}: {key} must be a number. Received: {value!r}")
+    heads, width = arguments["num_heads"], arguments["hidden_dim"]
+    if heads and width % heads:
+        raise KzooError(
+            f"{path}: num_attention_heads must divide hidden_size. "
+            f"Received: num_attention_heads={heads}, hidden_size={width}"
         )

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kzoo.errors import KzooError
-from kzoo.interchange.config_keys import ACTIVATIONS, check_keys, check_model_type
+from kzoo.interchange.config_keys import (
+    ACTIVATIONS,
+    activation_of,
+    check_keys,
+    check_model_type,
+    check_numbers,
+)
 
 BERT, XLM_ROBERTA = "bert", "xlm_roberta"
 
@@ -49,21 +55,15 @@ def arguments_of(config: Mapping[str, Any], family: str, path: str) -> dict[str,
         required=_SIZES.values(),
         others={*optional, _ACTIVATION, _TIED, _PAD_ID, "model_type"},
     )
-    # The head of XLM-R has the exact GELU, whatever the layers have.
-    activations = {"gelu": "gelu"} if family == XLM_ROBERTA else ACTIVATIONS
-    activation = config.get(_ACTIVATION, "gelu")
-    if not isinstance(activation, str) or activation not in activations:
-        raise KzooError(
-            f"{path}: {_ACTIVATION} must be {' or '.join(activations)}. Received: {activation!r}"
-        )
     arguments = {argument: config[key] for argument, key in _SIZES.items()}
-    for argument, (key, default) in _OPTIONAL.items():
-        arguments[argument] = config.get(key, default)
-    return {
-        **arguments,
-        "embedding_dim": arguments["hidden_dim"],
-        "activation": activations[activation],
-    }
+    arguments |= {argument: config.get(key, value) for argument, (key, value) in _OPTIONAL.items()}
+    keys = {**_SIZES, **{argument: key for argument, (key, _) in _OPTIONAL.items()}}
+    check_numbers(arguments, keys, path)
+    # The head of XLM-R has the exact GELU, whatever the layers have.
+    known = {"gelu": "gelu"} if family == XLM_ROBERTA else ACTIVATIONS
+    arguments["activation"] = activation_of(config, path, known)
+    arguments["embedding_dim"] = arguments["hidden_dim"]
+    return arguments
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:
@@ -71,6 +71,13 @@ def is_tied(config: Mapping[str, Any]) -> bool:
     return config.get(_TIED, True)
 
 
-def first_position(config: Mapping[str, Any]) -> int:
-    """The position of a sequence's first token in XLM-R: the row after that of the padding's id."""
-    return config.get(_PAD_ID, 1) + 1
+def first_position(config: Mapping[str, Any], path: str) -> int:
+    """The position of a sequence's first token in XLM-R: the row after that of the padding's id.
+
+    Raises:
+        KzooError: the file has no number there.
+    """
+    pad_id = config.get(_PAD_ID, 1)
+    if isinstance(pad_id, bool) or not isinstance(pad_id, int) or pad_id < 0:
+        raise KzooError(f"{path}: {_PAD_ID} must be a number from 0 on. Received: {pad_id!r}")
+    return pad_id + 1

@@ -40,12 +40,11 @@ def open_coupled(folder: str, family: str, vocabulary: Vocabulary | None = None)
     if vocabulary is not None:
         pass
     elif family == XLM_ROBERTA and os.path.isfile(vocabulary_file):
-        converted = convert_vocabulary(
-            _read(vocabulary_file), vocabulary_file, arguments["vocabulary_size"]
-        )
+        num_rows = arguments["vocabulary_size"]
+        converted = convert_vocabulary(_read(vocabulary_file), vocabulary_file, num_rows)
         vocabulary = converted.vocabulary
         arguments = {**arguments, "vocabulary_size": converted.change.size}
-        weights = converted.change.apply(weights, hugging_face_name)
+        weights = converted.change.apply(weights, hugging_face_name, num_rows)
         notes = [
             *notes,
             "XLM-R's <s>, </s> and <mask> are [CLS], [SEP] and [MASK], under their ids; kzoo's "

@@ -7,6 +7,7 @@ What is here gives such a model's tensors the names that a `RemBertForMaskedLM` 
 
 import collections
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from kzoo.interchange.coupled_config import (
     is_tied,
 )
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
+from kzoo.interchange.hugging_face_files import CONFIG_FILE
 
 _TABLE, _BIAS = "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"
 _TRANSFORM = "cls.predictions.dense.weight"
@@ -91,7 +93,8 @@ def decouple(
     Raises:
         KzooError: the configuration is not that of such a model, or two tensors have one name.
     """
-    arguments = arguments_of(config, family, f"{folder}/config.json")
+    path = os.path.join(folder, CONFIG_FILE)
+    arguments = arguments_of(config, family, path)
     sources = _sources_by_name(weights, family)
     derived = {
         name: Derived(tuple(weights.shape(group[0])), group, _equal_tensors(weights, group))
@@ -99,7 +102,7 @@ def decouple(
     }
     notes = []
     if family == XLM_ROBERTA:
-        offset = first_position(config)
+        offset = first_position(config, path)
         arguments["max_sequence_length"] -= offset
         _choose_rows(derived, _POSITIONS, lambda table: table[offset:], -offset)
         notes.append(

@@ -22,17 +22,18 @@ from typing import Any
 import numpy as np
 
 from kzoo.errors import KzooError
-from kzoo.interchange.accounting import Weights
+from kzoo.interchange.accounting import Weights, all_finite
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
 
 _BLOCK_ROWS = 8192
 
-# Paths of variables of a `RemBertMaskedLM`.
-_TABLES = (
-    "embeddings/token_embedding/embeddings",
-    "embeddings/position_embedding/embeddings",
-    "embeddings/segment_embedding/embeddings",
-)
+# Paths of variables of a `RemBertMaskedLM`; with the tables, the argument that says their rows.
+_TOKENS = "embeddings/token_embedding/embeddings"
+_TABLES = {
+    _TOKENS: "vocabulary_size",
+    "embeddings/position_embedding/embeddings": "max_sequence_length",
+    "embeddings/segment_embedding/embeddings": "num_segments",
+}
 _GAMMA, _BETA = "embeddings/layer_norm/gamma", "embeddings/layer_norm/beta"
 _KERNEL, _BIAS = "embeddings/projection/kernel", "embeddings/projection/bias"
 _OUTPUT_TABLE = "masked_lm_head/table"
@@ -76,21 +77,21 @@ def factorize_model(
         transpose: whether the source's kernels are [outputs, inputs].
 
     Raises:
-        KzooError: the width is none that a table can be made to.
+        KzooError: the width is none that a table can be made to; or a tensor of the embeddings is
+            missing, of another shape, or not finite.
     """
     width, hidden_dim = arguments["embedding_dim"], arguments["hidden_dim"]
     projection = None
     if arguments.get("project_embeddings") is True or width != hidden_dim:
-        kernel = weights.read(name_of(_KERNEL))
-        projection = kernel.T if transpose else kernel, weights.read(name_of(_BIAS))
-    tables = [weights.read(name_of(path)) for path in _TABLES]
-    new = factorize(
-        tables,
-        weights.read(name_of(_GAMMA)),
-        weights.read(name_of(_BETA)),
-        embedding_dim,
-        projection,
-    )
+        shape = (hidden_dim, width) if transpose else (width, hidden_dim)
+        kernel = _read(weights, name_of(_KERNEL), shape)
+        bias = _read(weights, name_of(_BIAS), (hidden_dim,))
+        projection = kernel.T if transpose else kernel, bias
+    tables = [
+        _read(weights, name_of(path), (arguments[rows], width)) for path, rows in _TABLES.items()
+    ]
+    gamma, beta = (_read(weights, name_of(path), (width,)) for path in (_GAMMA, _BETA))
+    new = factorize(tables, gamma, beta, embedding_dim, projection)
     kernel = new.kernel.T if transpose else new.kernel
     made = {
         _GAMMA: np.ones(embedding_dim, np.float32),
@@ -107,8 +108,9 @@ def factorize_model(
         derived[name_of(path)] = Derived(shape, (name_of(path),), new.narrow)
     if output_embedding_dim == "tied":
         output_embedding_dim = width
-        words = name_of(_TABLES[0])
-        derived[name_of(_OUTPUT_TABLE)] = Derived(tables[0].shape, (words,), lambda table: table)
+        derived[name_of(_OUTPUT_TABLE)] = Derived(
+            tables[0].shape, (name_of(_TOKENS),), lambda table: table
+        )
     return FactorizedModel(
         arguments={
             **arguments,
@@ -144,6 +146,19 @@ class FactorizedTables:
             block = slice(start, start + _BLOCK_ROWS)
             new[block] = table[block] @ self.rows_to_narrow
         return new
+
+
+def _read(weights: Weights, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor that is needed before the model is built, and every tensor is checked."""
+    if name not in weights.names():
+        raise KzooError(f"a narrower table cannot be made without {name}, which is missing")
+    where = f"{weights.source(name)}: {name}"
+    if tuple(weights.shape(name)) != shape:
+        raise KzooError(f"{where} is {weights.shape(name)}, and should be {shape}")
+    value = weights.read(name)
+    if not all_finite(value):
+        raise KzooError(f"{where} holds values that are not finite")
+    return value
 
 
 def factorize(

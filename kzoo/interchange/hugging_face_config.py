@@ -1,11 +1,14 @@
 """The `config.json` of a RemBERT of Hugging Face, from and to the arguments of ours."""
 
-import numbers
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kzoo.errors import KzooError
-from kzoo.interchange.config_keys import ACTIVATIONS, check_keys, check_model_type
+from kzoo.interchange.config_keys import (
+    activation_of,
+    check_keys,
+    check_model_type,
+    check_numbers,
+)
 
 MODEL_TYPE = "rembert"
 
@@ -67,23 +70,9 @@ def read_shape(config: Mapping[str, Any], path: str) -> RemBertShape:
     )
     arguments = {argument: config[key] for argument, key in _SIZES.items()}
     arguments |= {argument: config.get(key, value) for argument, (key, value) in _OPTIONAL.items()}
-    activation = config.get(_ACTIVATION, "gelu")
-    # A list or an object as activation could not even be looked up.
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise KzooError(
-            f"{path}: {_ACTIVATION} must be {' or '.join(ACTIVATIONS)}. Received: {activation!r}"
-        )
     keys = {**_SIZES, **{argument: key for argument, (key, _) in _OPTIONAL.items()}}
-    for argument, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise KzooError(f"{path}: {keys[argument]} must be a number. Received: {value!r}")
-    heads, width = arguments["num_heads"], arguments["hidden_dim"]
-    if heads and width % heads:
-        raise KzooError(
-            f"{path}: num_attention_heads must divide hidden_size. "
-            f"Received: num_attention_heads={heads}, hidden_size={width}"
-        )
-    arguments["activation"] = ACTIVATIONS[activation]
+    check_numbers(arguments, keys, path)
+    arguments["activation"] = activation_of(config, path)
     arguments["project_embeddings"] = True
     return RemBertShape(arguments, config.get(_OUTPUT_WIDTH))
 

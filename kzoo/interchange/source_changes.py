@@ -180,7 +180,7 @@ def _with_rows(
     return dataclasses.replace(
         source,
         arguments={**source.arguments, "vocabulary_size": change.size},
-        weights=change.apply(source.weights, source.name_of),
+        weights=change.apply(source.weights, source.name_of, source.arguments["vocabulary_size"]),
         vocabulary=vocabulary,
         notes=[*source.notes, *notes],
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kzoo.errors import KzooError
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
 
 if TYPE_CHECKING:
@@ -54,17 +55,29 @@ class VocabularyChange:
             new[row] = table[ids].mean(axis=0, dtype=np.float64)
         return new
 
-    def apply(self, weights: "Weights", name_of: Callable[[str], str]) -> DerivedWeights:
+    def apply(
+        self, weights: "Weights", name_of: Callable[[str], str], num_rows: int
+    ) -> DerivedWeights:
         """The weights of the model with the new vocabulary.
 
         Args:
             weights: a source of weights, with or without a head.
             name_of: from the path of a variable to the name of its tensor.
+            num_rows: the size of the old vocabulary, as the model's configuration has it.
+
+        Raises:
+            KzooError: a table has another number of rows.
         """
         names = set(weights.names())
         derived = {}
         for name in map(name_of, _PATHS):
-            if name in names:
-                shape = (self.size, *weights.shape(name)[1:])
-                derived[name] = Derived(shape, (name,), self.rows)
+            if name not in names:
+                continue
+            old_rows, *width = weights.shape(name)
+            if old_rows != num_rows:
+                raise KzooError(
+                    f"{weights.source(name)}: {name} has {old_rows:,} rows; the model is said to "
+                    f"have a vocabulary of {num_rows:,}"
+                )
+            derived[name] = Derived((self.size, *width), (name,), self.rows)
         return DerivedWeights(weights, derived)

@@ -176,7 +176,10 @@ def test_two_tensors_of_one_meaning_are_an_error(folder):
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type must be"),
         ("bert", {"rotary": 1, "more": 2}, "unknown key 'rotary'; unknown key 'more'"),
         ("bert", {"hidden_act": "relu"}, "hidden_act must be gelu or gelu_new or gelu_pytorch"),
+        ("bert", {"hidden_size": "wide"}, "hidden_size must be a number. Received: 'wide'"),
+        ("bert", {"num_attention_heads": 7}, "num_attention_heads must divide hidden_size"),
         ("xlm_roberta", {"hidden_act": "gelu_new"}, "hidden_act must be gelu. Received"),
+        ("xlm_roberta", {"pad_token_id": None}, "pad_token_id must be a number from 0 on"),
     ],
 )
 def test_another_model_is_refused(family, change, message, folder):

@@ -111,7 +111,11 @@ def low_rank(model) -> None:
 
 def factorized(model, embedding_dim: int, naming=str):
     """The model with a narrower table, its weights read under the names of some format."""
-    arguments = {**shapes.ARGUMENTS, "embedding_dim": model.backbone.embedding_dim}
+    arguments = {
+        **shapes.ARGUMENTS,
+        "embedding_dim": model.backbone.embedding_dim,
+        "num_segments": 2,
+    }
     transpose = naming is not str
     weights = weights_of(model)
     if transpose:
@@ -151,3 +155,25 @@ def test_a_table_as_wide_as_the_layers_keeps_its_projection():
     assert narrow.backbone.embeddings.projection is not None
     inputs = reference.random_inputs(517, [24, 1], 24, predictions=4)
     np.testing.assert_allclose(narrow(inputs), model(inputs), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("path", "array", "message"),
+    [
+        ("embeddings/layer_norm/beta", None, "without embeddings/layer_norm/beta"),
+        ("embeddings/layer_norm/beta", np.zeros(15), r"is \(15,\), and should be \(16,\)"),
+        (
+            "embeddings/projection/bias",
+            np.full(48, np.nan),
+            "bias holds values that are not finite",
+        ),
+    ],
+)
+def test_embeddings_that_cannot_be_narrowed_are_named(path, array, message):
+    arrays = {variable.path: variable.numpy() for variable in shapes.masked_lm().variables}
+    arrays[path] = array
+    weights = source_of({path: array for path, array in arrays.items() if array is not None})
+    with pytest.raises(KzooError, match=message):
+        factorize_model(
+            {**shapes.ARGUMENTS, "num_segments": 2}, 40, weights, 8, str, transpose=False
+        )

@@ -32,7 +32,11 @@ def model():
 @pytest.fixture(scope="module")
 def source(model, vocabulary_folder):
     return SourceModel(
-        arguments={**shapes.ARGUMENTS, "vocabulary_size": 600 + SPARE_ROWS},
+        arguments={
+            **shapes.ARGUMENTS,
+            "vocabulary_size": 600 + SPARE_ROWS,
+            "num_segments": 2,
+        },
         output_embedding_dim=40,
         weights=weights_of(model),
         where="config.json",

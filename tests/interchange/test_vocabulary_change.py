@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from kzoo import KzooError
 from kzoo.interchange.accounting import assign_all
 from kzoo.interchange.vocabulary_change import VocabularyChange
 from tests import reference
@@ -16,7 +17,7 @@ GROWN = VocabularyChange(
 
 
 def changed(model, change: VocabularyChange, output_embedding_dim: int | str = 40):
-    weights = change.apply(weights_of(model), str)
+    weights = change.apply(weights_of(model), str, 517)
     new = shapes.masked_lm(output_embedding_dim, vocabulary_size=change.size)
     assign_all(new, weights)
     return new
@@ -51,7 +52,7 @@ def test_logits_of_old_pieces_do_not_change(model):
 
 
 def test_an_encoder_alone_grows_too(model):
-    weights = GROWN.apply(weights_of(model.backbone), str)
+    weights = GROWN.apply(weights_of(model.backbone), str, 517)
     assert weights.shape("embeddings/token_embedding/embeddings") == (520, 16)
     assert set(weights.names()) == {variable.path for variable in model.backbone.variables}
 
@@ -67,6 +68,11 @@ def test_fewer_pieces_give_the_same_outputs_under_new_ids(model):
         del batch["mask_positions"]
     for output, expected in model.backbone(before).items():
         np.testing.assert_allclose(trimmed.backbone(inputs)[output], expected, atol=1e-6, rtol=0)
+
+
+def test_a_table_of_another_size_is_named(model):
+    with pytest.raises(KzooError, match=r"embeddings has 517 rows; .* a vocabulary of 500"):
+        GROWN.apply(weights_of(model), str, 500)
 
 
 def test_a_row_that_is_not_there_is_an_error():
