@@ -25,6 +25,7 @@ from kzoo.corpora.dataset_info import (
 from kzoo.corpora.encoding import encode_shard
 from kzoo.corpora.examples import token_dtype
 from kzoo.corpora.files import local_path
+from kzoo.corpora.lock_file import sole_maker
 from kzoo.corpora.partial import PartialFolder, ShardCounts, finish_shard
 from kzoo.corpora.pool import available_cores, run_in_order
 from kzoo.corpora.progress import ReadingProgress
@@ -85,8 +86,8 @@ def prepare(
         What is in the folder. If the same examples are there already, nothing else is done.
 
     Raises:
-        KzooError: text cannot be read, a language has none, the disk is full, a worker died, or
-            `output` holds something else.
+        KzooError: text cannot be read, a language has none, the disk is full, a worker died,
+            another process makes the same folder, or `output` holds something else.
     """
     output = local_path(output)
     workers = available_cores() if workers is None else workers
@@ -106,8 +107,11 @@ def prepare(
     )
     request = Request.of(paths, settings, loaded.sha256)
     try:
-        info = _find_complete(output, request, overwrite)
-        return info or _prepare(PartialFolder(output), request, loaded, workers, overwrite)
+        if info := _find_complete(output, request, overwrite):
+            return info
+        with sole_maker(output):
+            info = _find_complete(output, request, overwrite)
+            return info or _prepare(PartialFolder(output), request, loaded, workers, overwrite)
     except OSError as error:
         raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kzoo.corpora.files import local_path, replace_folder
+from kzoo.corpora.lock_file import sole_maker
 from kzoo.corpora.progress import ReadingProgress
 from kzoo.corpora.reading import (
     BadText,
@@ -69,7 +70,7 @@ def train_vocabulary(
 
     Raises:
         KzooError: text cannot be read, a language has none, `size` does not fit the text, memory
-            ran out, or `output` holds something else.
+            ran out, another process makes the same folder, or `output` holds something else.
     """
     settings = checked(
         VocabularySettings,
@@ -84,15 +85,13 @@ def train_vocabulary(
     output = local_path(output)
     infos = {language: [FileInfo.of(path) for path in paths] for language, paths in files.items()}
     if not _is_there(output, settings, infos, overwrite):
-        folder = output + ".partial"
-        _make_empty(folder)
         try:
-            _train_in(folder, settings, infos)
-            replace_folder(output, folder)
+            with sole_maker(output):
+                # Another process may have made it while we looked.
+                if not _is_there(output, settings, infos, overwrite):
+                    _make(output, settings, infos)
         except OSError as error:
             raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
     return Vocabulary.load(output)
 
 
@@ -116,6 +115,16 @@ def _is_there(
             f" ({'; '.join(changes)}); choose another output, or replace it with --overwrite"
         )
     return True
+
+
+def _make(output: str, settings: VocabularySettings, infos: _FileInfos) -> None:
+    folder = output + ".partial"
+    _make_empty(folder)
+    try:
+        _train_in(folder, settings, infos)
+        replace_folder(output, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _make_empty(folder: str) -> None:
