@@ -111,7 +111,8 @@ class AdamW:
         """
         t = tf.cast(step + 1, tf.float32)
         powers = {"beta1_power": self.beta_1**t, "beta2_power": self.beta_2**t}
-        keep = 1.0 - learning_rate * self.weight_decay
+        decay = learning_rate * self.weight_decay
+        decayed_rate = learning_rate / (1.0 - decay)
         last: list[tf.Operation] = []
         slots = zip(
             self.trained, gradients, self._decays, self._momenta, self._velocities, strict=True
@@ -127,7 +128,7 @@ class AdamW:
                         var=handle,
                         m=momentum.value.handle,
                         v=velocity.value.handle,
-                        lr=learning_rate / keep if decays else learning_rate,
+                        lr=decayed_rate if decays else learning_rate,
                         beta1=self.beta_1,
                         beta2=self.beta_2,
                         epsilon=self.epsilon,
@@ -136,12 +137,13 @@ class AdamW:
                     )
                 )
             if decays:
-                # After the step, since the gradient has then made room for the product: with the
-                # rate divided by `keep`, the order makes no difference to the result.
+                # After the step, since the gradient has then made room for the product: with its
+                # rate, the order makes no difference to the result. Subtracted in place: a new
+                # value would move the variable, and what it leaves behind is a hole in memory.
                 with tf.control_dependencies(last):
                     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
                     last = _operations(
-                        tf.raw_ops.AssignVariableOp(resource=handle, value=keep * value)
+                        tf.raw_ops.AssignSubVariableOp(resource=handle, value=decay * value)
                     )
 
     def clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
