@@ -178,6 +178,8 @@ def _check_flags_of_routes() -> None:
             raise KzooError(f"--{name} is for --from tf1 and --from model_garden")
     if FLAGS.text is not None and FLAGS.embedding_dim is None:
         raise KzooError("--text is for --embedding_dim, whose loss it measures")
+    if FLAGS.text is not None and not os.path.isfile(FLAGS.text):
+        raise KzooError(f"--text: there is no file {FLAGS.text}")
     if FLAGS["text_field"].present and FLAGS.text is None and not FLAGS.keep_pieces_from:
         raise KzooError("--text_field is for --keep_pieces_from and --text")
     if FLAGS["on_bad_text"].present and not FLAGS.keep_pieces_from:

@@ -24,6 +24,7 @@ import numpy as np
 from kzoo.errors import KzooError
 from kzoo.interchange.accounting import Weights, all_finite
 from kzoo.interchange.derived_weights import Derived, DerivedWeights
+from kzoo.models.masked_lm import TIED
 
 _BLOCK_ROWS = 8192
 
@@ -106,7 +107,7 @@ def factorize_model(
     for path, table in zip(_TABLES, tables, strict=True):
         shape = (len(table), embedding_dim)
         derived[name_of(path)] = Derived(shape, (name_of(path),), new.narrow)
-    if output_embedding_dim == "tied":
+    if output_embedding_dim == TIED:
         output_embedding_dim = width
         derived[name_of(_OUTPUT_TABLE)] = Derived(
             tables[0].shape, (name_of(_TOKENS),), lambda table: table

@@ -22,6 +22,8 @@ from kzoo.text.vocabulary import Vocabulary
 # Enough to see whether a model knows anything, and little for a large model on a CPU.
 _MAX_WINDOWS = 64
 _MAX_LENGTH = 128
+# A piece between [CLS] and [SEP].
+_MIN_LENGTH = 3
 _BATCH_SIZE = 8
 _SEED = 0
 
@@ -65,6 +67,8 @@ def masked_loss(
             "names one, or leave --text out"
         )
     length = min(_MAX_LENGTH, model.backbone.max_sequence_length)
+    if length < _MIN_LENGTH:
+        raise KzooError(f"{length} positions have no room for a piece: leave --text out")
     windows = list(
         itertools.islice(_masked_windows(vocabulary, path, text_field, length), _MAX_WINDOWS)
     )
