@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -145,3 +147,21 @@ def test_what_a_change_needs_is_said(source, tmp_path):
         keep_pieces(small, [PATTERN])
     with pytest.raises(KzooError, match="from 2 to 15 wide"):
         build_narrow(source, 16)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--text=some.txt"], "--text is for --embedding_dim"),
+        (["--text_field=body"], "--text_field is for --keep_pieces_from and --text"),
+        (["--on_bad_text=skip"], "--on_bad_text is for --keep_pieces_from"),
+        (["--embedding_dim=8", "--text=none.txt"], "--text: there is no file none.txt"),
+    ],
+)
+def test_flags_without_effect_are_refused(flags, message, tmp_path):
+    command = [sys.executable, "-m", "kzoo.convert", "--from=bert", "--input=in", "--output=out"]
+    done = subprocess.run(
+        [*command, *flags], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
