@@ -198,6 +198,22 @@ def test_a_run_goes_to_hugging_face_and_back(sample_run, clone):
         assert before == after
 
 
+def test_a_run_goes_to_model_garden_and_back(sample_run, clone):
+    routes = [c for c in markdown.commands(CONVERT) if "model_garden/sample" in c.words]
+    assert len(routes) == 2
+    for command in routes:
+        _run(command, clone)
+    there = {path.name for path in (clone / "model_garden" / "sample").iterdir()}
+    cells = markdown.table_column(CONVERT.read_text("utf-8"), "in Model Garden's folder")
+    assert there == {name for cell in cells for name in markdown.code_spans(cell)}
+    before, after = (
+        _arrays(preset / "model.weights.h5")
+        for preset in (sample_run / "preset", clone / "presets" / "back")
+    )
+    # The preset of the run has no dense pooler, which Model Garden's encoder needs.
+    assert before == {key: value for key, value in after.items() if "pooler" not in key}
+
+
 def test_vocabularies_grow_and_shrink_as_the_guide_says(sample_run, clone):
     pieces = _block_after(CONVERT, "`pieces.txt` has", "text")
     (clone / "pieces.txt").write_text(pieces, "utf-8")
