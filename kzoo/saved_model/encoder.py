@@ -7,15 +7,14 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import encode
-from kzoo.saved_model.serving import ids_spec, save_with_signatures
+from kzoo.saved_model.encoding import encode, ids_spec, named_variables, save_with_signatures
 from kzoo.saved_model.signature_names import INPUT_NAMES
 
 SIGNATURE_OUTPUTS = ("sequence_output", "pooled_output", "default")
 """Of `serving_default`: a signature has no lists, so `encoder_outputs` is left out."""
 
 
-class EncoderModule(tf.__internal__.tracking.AutoTrackable):
+class EncoderModule(tf.Module):
     """An encoder with the interface of TensorFlow Hub's Transformer encoders.
 
     Called with a dict of `input_word_ids`, `input_mask` (0 at padding) and `input_type_ids`, all
@@ -33,6 +32,9 @@ class EncoderModule(tf.__internal__.tracking.AutoTrackable):
         regularization_losses: none; TensorFlow Hub looks for it.
     """
 
+    # Not the properties of `tf.Module`, which a SavedModel leaves out: TensorFlow Hub reads lists.
+    variables = trainable_variables = None
+
     def __init__(self, backbone: RemBertBackbone):
         """Makes the module of a backbone's own variables; nothing is copied.
 
@@ -40,11 +42,11 @@ class EncoderModule(tf.__internal__.tracking.AutoTrackable):
             KzooError: if the backbone does not compute in float32, or its weights have no float32
                 values.
         """
-        super().__init__()
+        super().__init__(name="encoder")
         _check_float32(backbone)
         # Checkpoint keys are the shortest way to a variable, then the first by name: so through
         # this mapping, flat and before `variables`, they are the variables' paths.
-        self.named_variables = {variable.path: variable.value for variable in backbone.variables}
+        self.named_variables = named_variables(backbone)
         self.variables = [variable.value for variable in backbone.variables]
         self.trainable_variables = [variable.value for variable in backbone.trainable_variables]
         self.regularization_losses = []

@@ -1,14 +1,25 @@
-"""What every exported module computes with an encoder, and how it keeps the encoder's variables."""
+"""What exported modules share: how they run an encoder, keep its variables, and are written."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kzoo.errors import KzooError
 from kzoo.layers.pooler import Pooler
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.saved_model.signature_names import INPUT_NAMES
+from kzoo.saved_model.text_graph import TextGraph
+
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+"""A batch of texts, of any size."""
+
+
+def ids_spec(name: str, dtype: tf.DType = tf.int32) -> tf.TensorSpec:
+    """A batch of rows of ids, of any size."""
+    return tf.TensorSpec([None, None], dtype, name=name)
 
 
 def encode(
@@ -64,3 +75,39 @@ def named_variables(model: keras.Model) -> dict[str, tf.Variable]:
     layers nor their configuration.
     """
     return {variable.path: variable.value for variable in model.variables}
+
+
+def check_fits(backbone: RemBertBackbone, text_graph: TextGraph, sequence_length: int) -> None:
+    """Raises a KzooError unless every id and position that text gives is one of the backbone's."""
+    if sequence_length > backbone.max_sequence_length:
+        raise KzooError(
+            f"the model has {backbone.max_sequence_length} positions: text cannot have more "
+            f"tokens. Received: sequence_length={sequence_length}"
+        )
+    if text_graph.vocabulary_size > backbone.vocabulary_size:
+        raise KzooError(
+            f"the vocabulary has {text_graph.vocabulary_size} pieces, but the model's input table "
+            f"has {backbone.vocabulary_size} rows: is it the vocabulary of this model?"
+        )
+
+
+def save_with_signatures(
+    module: tf.Module, folder: str | os.PathLike[str], signatures: Iterable[str]
+) -> None:
+    """Writes a SavedModel to a folder that is not there yet.
+
+    Args:
+        module: what is written.
+        folder: where to; parents are made.
+        signatures: the names of the module's functions that are its signatures.
+
+    Raises:
+        KzooError: if `folder` is there.
+    """
+    if os.path.exists(folder):
+        raise KzooError(
+            f"{os.fspath(folder)} is there already, and nothing is written over it: name another "
+            "folder, or remove this one"
+        )
+    functions = {name: getattr(module, name) for name in signatures}
+    tf.saved_model.save(module, os.fspath(folder), functions)

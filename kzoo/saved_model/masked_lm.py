@@ -8,15 +8,16 @@ import sentencepiece
 import tensorflow as tf
 
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.saved_model.encoding import encode, named_variables
-from kzoo.saved_model.fill_mask_text import FillMaskText
-from kzoo.saved_model.serving import (
+from kzoo.saved_model.encoding import (
     TEXT,
     check_fits,
+    encode,
     ids_spec,
+    named_variables,
     save_with_signatures,
-    warmup_texts,
 )
+from kzoo.saved_model.fill_mask_text import FillMaskText
+from kzoo.saved_model.serving import warmup_texts
 from kzoo.saved_model.signature_names import INPUT_NAMES, POSITIONS
 from kzoo.saved_model.text_graph import TextGraph
 from kzoo.text.special_pieces import MASK
@@ -26,7 +27,7 @@ TOP_K = 5
 """How many pieces `fill_mask` gives for a mask."""
 
 
-class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
+class MaskedLMModule(tf.Module):
     """A masked language model, to be called as TF Hub's `.mlm` and to be served.
 
     Called with a dict of `input_word_ids`, `input_mask`, `input_type_ids` [batch, length] and
@@ -62,6 +63,8 @@ class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
     """
 
     model_name = "masked_lm"
+    # Not the properties of `tf.Module`, which a SavedModel leaves out: TF Hub reads lists.
+    variables = trainable_variables = None
 
     def __init__(self, masked_lm: RemBertMaskedLM, text_graph: TextGraph, sequence_length: int):
         """Makes the module of a model's own variables.
@@ -69,7 +72,7 @@ class MaskedLMModule(tf.__internal__.tracking.AutoTrackable):
         Raises:
             KzooError: if the model has too few positions, or no row for a piece.
         """
-        super().__init__()
+        super().__init__(name="masked_lm")
         check_fits(masked_lm.backbone, text_graph, sequence_length)
         self.sequence_length = sequence_length
         # Before `variables` by name, so that it gives the checkpoint its keys.

@@ -2,25 +2,24 @@
 
 import functools
 import os
-from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
 
-from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.saved_model.encoding import encode, named_variables
+from kzoo.saved_model.encoding import (
+    TEXT,
+    check_fits,
+    encode,
+    ids_spec,
+    named_variables,
+    save_with_signatures,
+)
 from kzoo.saved_model.signature_names import INPUT_NAMES
 from kzoo.saved_model.text_graph import TextGraph
 
-TEXT = tf.TensorSpec([None], tf.string, name="text")
 # Two texts of different lengths and scripts, so that the graph has something to pad.
 WARMUP_TEXTS = ("Text", "Mehr Text, длинный текст, 更长的文本")
-
-
-def ids_spec(name: str, dtype: tf.DType = tf.int32) -> tf.TensorSpec:
-    """A batch of rows of ids, of any size."""
-    return tf.TensorSpec([None, None], dtype, name=name)
 
 
 class ServingModule(tf.Module):
@@ -111,38 +110,3 @@ class ServingModule(tf.Module):
 def warmup_texts() -> np.ndarray:
     """`WARMUP_TEXTS` as a signature takes them: UTF-8 in an array of objects [2]."""
     return np.array([text.encode() for text in WARMUP_TEXTS], dtype=object)
-
-
-def check_fits(backbone: RemBertBackbone, text_graph: TextGraph, sequence_length: int) -> None:
-    """Raises a KzooError unless every id and position that text gives is one of the backbone's."""
-    if sequence_length > backbone.max_sequence_length:
-        raise KzooError(
-            f"the model has {backbone.max_sequence_length} positions: text cannot have more "
-            f"tokens. Received: sequence_length={sequence_length}"
-        )
-    if text_graph.vocabulary_size > backbone.vocabulary_size:
-        raise KzooError(
-            f"the vocabulary has {text_graph.vocabulary_size} pieces, but the model's input table "
-            f"has {backbone.vocabulary_size} rows: is it the vocabulary of this model?"
-        )
-
-
-def save_with_signatures(
-    module: tf.__internal__.tracking.AutoTrackable,
-    folder: str | os.PathLike,
-    signatures: Iterable[str],
-) -> None:
-    """Writes a SavedModel to a folder that is not there yet.
-
-    Args:
-        module: what is written.
-        folder: where to; parents are made.
-        signatures: the names of the module's functions that are its signatures.
-
-    Raises:
-        KzooError: if `folder` is there.
-    """
-    if os.path.exists(folder):
-        raise KzooError(f"{os.fspath(folder)} is there already: no version is ever written twice")
-    functions = {name: getattr(module, name) for name in signatures}
-    tf.saved_model.save(module, os.fspath(folder), functions)
