@@ -9,9 +9,12 @@ from typing import Protocol
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import STANDARD_DEVIATION, TruncatedNormal
+
+_BLOCK_VALUES = 2**22
 
 
 class Weights(Protocol):
@@ -99,9 +102,25 @@ def assign_all(
         if not all_finite(value):
             name = plan.names[path]
             not_finite.append(f"{weights.source(name)}: {name} holds values that are not finite")
-        variable.assign(value.T if _is_transposed(path, transpose) else value)
+        _assign(variable, value.T if _is_transposed(path, transpose) else value)
     _raise_all(not_finite)
     return plan.accounts
+
+
+def _assign(variable: keras.Variable, value: np.ndarray) -> None:
+    """Assigns an array; a large one by blocks of rows, since TensorFlow copies it twice."""
+    if value.size <= _BLOCK_VALUES:
+        variable.assign(value)
+        return
+    rows = max(1, _BLOCK_VALUES // math.prod(value.shape[1:]))
+    with tf.device("CPU:0"):
+        table = tf.raw_ops.Empty(shape=value.shape, dtype=variable.dtype)
+        for start in range(0, len(value), rows):
+            block = tf.constant(value[start : start + rows], variable.dtype)
+            where = tf.range(start, start + len(block))
+            # The result is `table` itself.
+            tf.raw_ops.InplaceUpdate(x=table, i=where, v=block)
+    variable.assign(table)
 
 
 def new_values(path: str, shape: Sequence[int], seed: int):
@@ -134,10 +153,8 @@ def is_meant(allowed: str, path: str, name: str) -> bool:
 def all_finite(value: np.ndarray) -> bool:
     """Whether an array has neither infinities nor NaN, without a mask of its size."""
     flat = value.reshape(-1)
-    block = 2**22
-    return all(
-        bool(np.isfinite(flat[start : start + block]).all()) for start in range(0, flat.size, block)
-    )
+    starts = range(0, flat.size, _BLOCK_VALUES)
+    return all(bool(np.isfinite(flat[start : start + _BLOCK_VALUES]).all()) for start in starts)
 
 
 class _Plan:

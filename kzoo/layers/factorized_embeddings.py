@@ -6,6 +6,21 @@ from keras import ops
 from kzoo.layers.dropout import Dropout
 from kzoo.layers.initializers import truncated_normal
 from kzoo.layers.layer_norm import LayerNorm
+from kzoo.layers.saved_values import SavedValues
+
+
+class _Table(keras.layers.Embedding):
+    """Keras's layer, but a table is saved without copies of it on the way."""
+
+    def quantize(self, mode=None, type_check=True, **options) -> None:
+        # Keras quantizes its own class alone, unless it is told not to look.
+        super().quantize(mode, type_check=False, **options)
+
+    def save_own_variables(self, store) -> None:
+        if self.built and self.quantization_mode is None and not self.lora_enabled:
+            store["0"] = SavedValues(self.embeddings)
+        else:
+            super().save_own_variables(store)
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -60,7 +75,7 @@ class FactorizedEmbeddings(keras.layers.Layer):
             )
 
     def _table(self, name: str, rows: int) -> keras.layers.Embedding:
-        return keras.layers.Embedding(
+        return _Table(
             rows,
             self.embedding_dim,
             embeddings_initializer=truncated_normal(),

@@ -1,7 +1,6 @@
 """From hidden vectors to a logit for each piece of the vocabulary."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -9,6 +8,7 @@ from kzoo.errors import KzooError
 from kzoo.layers import activations
 from kzoo.layers.initializers import truncated_normal
 from kzoo.layers.layer_norm import LayerNorm
+from kzoo.layers.saved_values import SavedValues
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -101,10 +101,10 @@ class MaskedLMHead(keras.layers.Layer):
         return ops.reshape(logits, (*ops.shape(hidden)[:-1], self.vocabulary_size))
 
     def save_own_variables(self, store) -> None:
-        """Saves what Keras would save, without a second copy of the table on the way."""
+        """Saves what Keras would save, without copies of the table on the way."""
         own = [self.bias] if self.tied_embedding is not None else [self._table, self.bias]
         for index, variable in enumerate(own):
-            store[str(index)] = np.asarray(tf.convert_to_tensor(variable))
+            store[str(index)] = SavedValues(variable)
 
     def compute_output_shape(self, hidden_shape):
         return (*hidden_shape[:-1], self.vocabulary_size)

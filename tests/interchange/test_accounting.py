@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kzoo import KzooError
+from kzoo.interchange import accounting
 from kzoo.interchange.accounting import all_finite, assign_all, check_all
 from kzoo.interchange.source_weights import SourceWeights, StoredTensor
 from kzoo.layers.initializers import left_empty
@@ -29,7 +30,9 @@ def assert_has(model, arrays):
         np.testing.assert_array_equal(variable.numpy(), arrays[variable.path], variable.path)
 
 
-def test_every_variable_gets_its_tensor(arrays):
+@pytest.mark.parametrize("block_values", [2**22, 100])
+def test_every_variable_gets_its_tensor(arrays, block_values, monkeypatch):
+    monkeypatch.setattr(accounting, "_BLOCK_VALUES", block_values)
     with left_empty():
         model = shapes.masked_lm()
     accounts = assign_all(model, source_of(arrays))
@@ -87,7 +90,7 @@ def test_what_is_not_finite_is_named(model, arrays, value):
 
 
 def test_the_last_value_of_a_large_array_counts_too():
-    values = np.zeros(2**22 + 3, np.float32)
+    values = np.zeros(accounting._BLOCK_VALUES + 3, np.float32)
     assert all_finite(values)
     values[-1] = np.inf
     assert not all_finite(values)
