@@ -93,10 +93,10 @@ def prepare(
     workers = available_cores() if workers is None else workers
     if workers < 1:
         raise KzooError(f"workers must be at least 1, got {workers}")
+    check_before_work(train_files, held_out_files, output)
     paths: dict[Split, FilesByLanguage] = {"train": train_files}
     if held_out_files:
         paths["held_out"] = held_out_files
-    _check_files(paths)
     loaded = Vocabulary.load(vocabulary)
     settings = checked(
         DatasetSettings,
@@ -138,30 +138,42 @@ def make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> S
 _load_once = functools.cache(Vocabulary.load)
 
 
-def _check_files(paths: Mapping[Split, FilesByLanguage]) -> None:
-    """Refuses what could only fail, or mislead, after hours of work."""
+def check_before_work(
+    train_files: FilesByLanguage, held_out_files: FilesByLanguage | None, output: str
+) -> None:
+    """Refuses what could only fail, or mislead, after hours of work.
+
+    Args:
+        train_files, held_out_files, output: as `prepare` takes them.
+
+    Raises:
+        KzooError: a file is of no known kind or in both splits, held-out text is of a language
+            that is not trained, or other things than examples are in `output`.
+    """
     owners: dict[str, Split] = {}
-    for split, languages in paths.items():
+    for split, languages in (("train", train_files), ("held_out", held_out_files or {})):
         for group in languages.values():
             for path in group:
                 blocks.text_format(path)
                 if owners.setdefault(os.path.realpath(path), split) != split:
                     raise KzooError(f"{path} is both in the training and in the held-out text")
-    unknown = sorted(set(paths.get("held_out", ())) - set(paths["train"]))
+    unknown = sorted(set(held_out_files or ()) - set(train_files))
     if unknown:
         raise KzooError(
             f"there is held-out text but no training text in: {', '.join(unknown)}; held-out text"
             " measures languages that are trained"
         )
+    if not _is_free(output) and not os.path.exists(os.path.join(output, INFO_FILE)):
+        raise KzooError(f"{output} holds other things than examples; choose another output")
+
+
+def _is_free(output: str) -> bool:
+    return not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output))
 
 
 def _find_complete(output: str, request: Request, overwrite: bool) -> DatasetInfo | None:
     """The examples that are there already; None if they are to be made."""
-    if not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output)):
-        return None
-    if not os.path.exists(os.path.join(output, INFO_FILE)):
-        raise KzooError(f"{output} holds other things than examples; choose another output")
-    if overwrite:
+    if overwrite or _is_free(output):
         return None
     info = DatasetInfo.load(output)
     changes = request.differences_from_dataset(info)

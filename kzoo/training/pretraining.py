@@ -53,6 +53,16 @@ def pretrain(config: Config, model_dir: str) -> None:
         KzooError: the configuration does not fit the data, the machine or what is in `model_dir`;
             or the run cannot go on.
     """
+    try:
+        _pretrain(config, model_dir)
+    except tf.errors.ResourceExhaustedError as error:
+        raise KzooError(
+            f"memory ran out: {checkpoint_files.reason(error)}. Lower data.global_batch_size,"
+            " data.sequence_length or the model's size, or set runtime.precision=mixed_bfloat16"
+        ) from error
+
+
+def _pretrain(config: Config, model_dir: str) -> None:
     run = _set_up(config, model_dir)
     # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
     run.checkpoints.claim()

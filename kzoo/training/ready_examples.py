@@ -8,11 +8,22 @@ from kzoo.config.checks import check_vocabulary
 from kzoo.config.schema import Config
 from kzoo.corpora.dataset_info import INFO_FILE
 from kzoo.corpora.examples import ExampleFiles
-from kzoo.corpora.files import find_files
-from kzoo.corpora.prepare import prepare
+from kzoo.corpora.files import find_files, local_path
+from kzoo.corpora.prepare import check_before_work, prepare
 from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.text.vocabulary_training import train_vocabulary
+
+# What the commands of the two steps call by a flag, as a configuration says it.
+_SAID_BY_FLAGS = {
+    "--on_bad_text": "--set corpus.on_bad_text",
+    "--text_field": "corpus.text_field",
+    "--size=": "--set corpus.vocabulary_size=",
+    "--max_sentences": "corpus.vocabulary_sentences",
+    "a lower --character_coverage": "a corpus.vocabulary that python -m kzoo.vocabulary trained"
+    " with a lower --character_coverage",
+    "with --overwrite": "by removing it first",
+}
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +41,10 @@ def ready_examples(config: Config) -> ExampleFiles:
         examples = ExampleFiles.open(folder)
         _warn_of_other_text(config, examples)
     else:
-        _make(config)
+        try:
+            _make(config)
+        except KzooError as error:
+            raise KzooError(_in_keys(str(error))) from error
         examples = ExampleFiles.open(folder)
     prepared = examples.info.settings.sequence_length
     if prepared != config.data.sequence_length:
@@ -63,6 +77,13 @@ def _warn_of_other_text(config: Config, examples: ExampleFiles) -> None:
             )
 
 
+def _in_keys(message: str) -> str:
+    """A message of the two steps' commands, with keys in the place of flags."""
+    for flag, key in _SAID_BY_FLAGS.items():
+        message = message.replace(flag, key)
+    return message
+
+
 def _make(config: Config) -> None:
     corpus, folder = config.corpus, config.data.examples
     if corpus.train_files is None:
@@ -76,6 +97,7 @@ def _make(config: Config) -> None:
         )
     train_files = find_files(corpus.train_files)
     held_out_files = find_files(corpus.held_out_files) if corpus.held_out_files else None
+    check_before_work(train_files, held_out_files, local_path(folder))
     reading = {"text_field": corpus.text_field, "on_bad_text": corpus.on_bad_text}
     vocabulary = corpus.vocabulary
     if vocabulary is None:

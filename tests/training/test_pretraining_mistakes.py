@@ -42,7 +42,19 @@ MISTAKES = {
             "corpus.held_out_files=null",
             "corpus.train_files={{de: {folder}/unreadable.txt}}",
         ],
-        ["{folder}/unreadable.txt", "line 2"],
+        ["{folder}/unreadable.txt", "line 2", "use --set corpus.on_bad_text=replace or --set"],
+    ),
+    "other_things_in_the_place_of_examples": (
+        ["data.examples={folder}/text.txt"],
+        ["{folder}/text.txt holds other things than examples"],
+    ),
+    "a_file_in_both_splits": (
+        [
+            FROM_TEXT,
+            "corpus.train_files={{de: {folder}/text.txt}}",
+            "corpus.held_out_files={{de: ['{folder}/text.tx?']}}",
+        ],
+        ["{folder}/text.txt is both in the training and in the held-out text"],
     ),
     "examples_with_more_pieces_than_rows": (
         ["model.vocabulary_size=299", "corpus.vocabulary_size=null"],
@@ -64,6 +76,10 @@ MISTAKES = {
     "another_models_checkpoint": (
         ["model.hidden_dim=24", "model.num_layers=2", "trainer.train_steps=30"],
         ["{folder}/run/checkpoints/step-00000001", "encoder_block_1", "embeddings/projection"],
+    ),
+    "a_model_that_no_machine_holds": (
+        ["model.vocabulary_size=2147483647", "model.embedding_dim=65536"],
+        ["memory ran out: ", "2147483647,65536", "Lower data.global_batch_size"],
     ),
     "a_folder_in_use": (["trainer.train_steps=30"], ["{folder}/run/checkpoints is in use by"]),
 }
