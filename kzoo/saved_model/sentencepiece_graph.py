@@ -9,6 +9,9 @@ import tensorflow_text as tf_text
 
 from kzoo.text.vocabulary import Vocabulary
 
+# More than SentencePiece allows a piece to be long.
+_MOST_TIMES = 1 << 16
+
 
 class SentencePieceGraph(tf.Module):
     """A SentencePiece model that is part of the graph.
@@ -53,10 +56,6 @@ class SentencePieceGraph(tf.Module):
         times = tf.where(is_repetition, tf.gather(times, found), 0)
         order = tf.argsort(run * _MOST_TIMES + tf.cast(times, tf.int64), stable=True)
         return pieces.with_values(tf.gather(pieces.values, order))
-
-
-# More than SentencePiece allows a piece to be long.
-_MOST_TIMES = 1 << 16
 
 
 def _repetitions(vocabulary: Vocabulary) -> np.ndarray:

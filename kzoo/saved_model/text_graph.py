@@ -42,9 +42,10 @@ class TextGraph(tf.Module):
 
         They are those of `kzoo.text.vocabulary.Vocabulary.encode` (`SentencePieceGraph` says where
         rounding may differ): nothing in a text gives a control piece, and bytes that are not UTF-8
-        become U+FFFD as preparation replaces them. A
-        text is what preparation calls a line. Where it holds line ends, preparation would encode
-        its lines one by one; here a line end is a character like others, which the usual
+        become U+FFFD, as preparation replaces them.
+
+        A text is what preparation calls a line. Where it holds line ends, preparation would encode
+        its lines one by one; here a line end is a character like any other, which the usual
         normalization rules (`nmt_nfkc`) make a space.
 
         Args:
@@ -84,7 +85,7 @@ class TextGraph(tf.Module):
             raise KzooError(f"a sequence has 1 or 2 segments. Received: {len(segments)} of them")
         num_special = len(segments) + 1
         with tf.control_dependencies(_checks(segments, sequence_length, num_special)):
-            # Shapes are inferred, and fail without a word, before the checks are run.
+            # Shapes are inferred before the checks run; a negative one would fail unexplained.
             length = tf.maximum(tf.cast(sequence_length, tf.int64), num_special)
         room = length - num_special
         kept = _kept_lengths([_row_lengths(segment) for segment in segments], room)
