@@ -14,6 +14,7 @@ from kzoo.saved_model.graph_safety import check_graph
 from kzoo.saved_model.signature_names import INPUT_NAMES, OUTPUT_NAMES
 
 GRAPH_FILE = "saved_model.pb"
+_ADVICE = "give the folder `encoder` of what `python -m kzoo.export` has written"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def load_encoder(
         KzooError: if there is no such SavedModel, it is damaged, or it is no encoder.
     """
     folder = os.fspath(folder)
-    graph = read_graph(folder)
+    graph = _read_graph(folder)
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=variables is not None)
     try:
         with _using(variables or {}):
@@ -133,7 +134,7 @@ def load_same_encoder(
         KzooError: if its graph does more than an encoder does, or it is damaged.
     """
     try:
-        graph = read_graph(folder)
+        graph = _read_graph(folder)
     except KzooError:
         return None
     if hashlib.sha256(graph).hexdigest() != spec.graph_sha256:
@@ -168,7 +169,7 @@ def _variable_specs(module: Any, folder: str) -> tuple[VariableSpec, ...]:
     return specs
 
 
-def read_graph(folder: str | os.PathLike[str]) -> bytes:
+def _read_graph(folder: str | os.PathLike[str]) -> bytes:
     """The content of a SavedModel's `saved_model.pb`.
 
     Raises:
@@ -188,7 +189,7 @@ def read_graph(folder: str | os.PathLike[str]) -> bytes:
         advice = (
             f"the encoder is in {below}"
             if tf.io.gfile.exists(os.path.join(below, GRAPH_FILE))
-            else "give the folder `encoder` of what `python -m kzoo.export` has written"
+            else _ADVICE
         )
         raise KzooError(f"{folder} is no SavedModel: it has no {GRAPH_FILE}; {advice}") from error
 
@@ -196,16 +197,15 @@ def read_graph(folder: str | os.PathLike[str]) -> bytes:
 def _outputs(module: Any, folder: str) -> dict[str, Any]:
     """The specs of what an encoder returns."""
     inputs = {name: tf.TensorSpec((None, None), tf.int32, name) for name in INPUT_NAMES}
-    advice = "give the folder `encoder` of what `python -m kzoo.export` has written"
     try:
         outputs = module.__call__.get_concrete_function(inputs, training=True).structured_outputs
         missing = set(OUTPUT_NAMES) - set(outputs)
     except (AttributeError, TypeError, ValueError) as error:
         raise KzooError(
             f"{folder} is no encoder: it cannot be called with {', '.join(INPUT_NAMES)} and "
-            f"`training`; {advice}"
+            f"`training`; {_ADVICE}"
         ) from error
     if missing or not hasattr(module, "trainable_variables"):
         lacks = ", ".join(sorted(missing)) or "trainable variables"
-        raise KzooError(f"{folder} is no encoder: it has no {lacks}; {advice}")
+        raise KzooError(f"{folder} is no encoder: it has no {lacks}; {_ADVICE}")
     return outputs
