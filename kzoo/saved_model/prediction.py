@@ -65,13 +65,18 @@ def choose_signature(client: Client, wanted: str | None, given: Iterable[str]) -
         return wanted
     if wanted is None and fitting:
         return next((name for name in _PREFERRED if name in fitting), min(fitting))
-    takes = (
-        f"signature {wanted!r} of {client.source} takes {_listed(signatures[wanted].inputs)}"
-        if wanted is not None
-        else f"{client.source} has no signature that takes {_listed(given)}"
+    if wanted is None:
+        listed = ", ".join(
+            f"{name} (of {_listed(signature.inputs)})" for name, signature in signatures.items()
+        )
+        raise KzooError(
+            f"{client.source} has no signature that takes {_listed(given)}; it has {listed}"
+        )
+    instead = f"those that take it: {_listed(fitting)}" if fitting else "no other one takes it"
+    raise KzooError(
+        f"signature {wanted!r} of {client.source} takes {_listed(signatures[wanted].inputs)}. "
+        f"Received: {_listed(given)}; {instead}"
     )
-    instead = f"those that take it: {_listed(fitting)}" if fitting else "use an export for serving"
-    raise KzooError(f"{takes}; what is given is {_listed(given)}; {instead}")
 
 
 def predict(
