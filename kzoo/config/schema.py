@@ -19,6 +19,7 @@ class Described:
 
 
 Count = Annotated[int, Field(ge=1)]
+VocabularySize = Annotated[int, Field(ge=8, le=2**31 - 1)]  # ids are int32
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -52,7 +53,7 @@ class Model(Section):
     """A name from `python -m kzoo.zoo`. It gives the arguments below that no file and no `--set`
     gives."""
 
-    vocabulary_size: Annotated[int, Field(ge=8)]
+    vocabulary_size: VocabularySize
     """Rows of the input and the output table (V); at least the pieces of the vocabulary."""
 
     num_layers: Count
@@ -121,7 +122,7 @@ class Corpus(Section):
     vocabulary: Text | None = None
     """Folder of a vocabulary that is there already; null trains one on `train_files`."""
 
-    vocabulary_size: Annotated[int, Field(ge=8)] | None = None
+    vocabulary_size: VocabularySize | None = None
     """Pieces of a vocabulary that is trained; null means `model.vocabulary_size`."""
 
     vocabulary_sampling_exponent: Exponent = 0.5
@@ -248,7 +249,7 @@ class Runtime(Section):
     deterministic: bool = True
     """Whether TensorFlow must give the same bits in every run; slower on a GPU."""
 
-    threads: Count | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads for one operation; null takes every core."""
 
 

@@ -31,7 +31,7 @@ def _sections(draw):
         return {key: draw(strategy) for key, strategy in keys.items()}
 
     model = section(
-        vocabulary_size=st.integers(8, 2**31),
+        vocabulary_size=st.integers(8, 2**31 - 1),
         num_layers=_COUNT,
         num_heads=_COUNT,
         intermediate_dim=_COUNT,
@@ -90,7 +90,7 @@ def _sections(draw):
         precision=st.sampled_from(["float32", "mixed_bfloat16", "mixed_float16"]),
         jit_compile=st.booleans(),
         deterministic=st.booleans(),
-        threads=st.none() | _COUNT,
+        threads=st.none() | st.integers(1, 1024),
         devices=st.sampled_from([None, 1, ["GPU:0"]]),
     )
     return {

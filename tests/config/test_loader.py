@@ -292,3 +292,16 @@ def test_a_loaded_configuration_cannot_be_changed(write):
     loaded = config.load([write(MODEL + DATA)])
     with pytest.raises(ValueError, match="frozen"):
         loaded.data.seed = 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "bound"),
+    [
+        ("model.vocabulary_size=10000000000", "2147483647"),
+        ("corpus.vocabulary_size=10000000000", "2147483647"),
+        ("runtime.threads=100000", "1024"),
+    ],
+)
+def test_sizes_that_no_machine_has_are_refused(write, setting, bound):
+    with pytest.raises(KzooError, match=f"at most {bound}"):
+        config.load([write(MODEL + DATA)], [setting])
