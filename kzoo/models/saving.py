@@ -13,6 +13,7 @@ from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_metadata import write_made_anew
 
 _CONFIG, _TASK_CONFIG = "config.json", "task.json"
+_OLD = "old"
 
 
 def save_preset(
@@ -39,12 +40,12 @@ def save_preset(
         KzooError: if `folder` is there and `overwrite` is not set.
     """
     folder = Path(folder)
-    if folder.exists() and not overwrite:
-        raise KzooError(f"{folder} is there already; pass overwrite to replace it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Always the same name, so that what a killed process has left there is found and removed.
     aside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
+    _clear(aside, folder)
+    if folder.exists() and not overwrite:
+        raise KzooError(f"{folder} is there already; pass overwrite to replace it")
     aside.mkdir()
     try:
         written = aside / "new"
@@ -53,10 +54,17 @@ def save_preset(
             tokenizer.save_to_preset(str(written))
         write_made_anew(written, made_anew or {})
         if folder.exists():
-            folder.rename(aside / "old")
+            folder.rename(aside / _OLD)
         written.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _clear(aside, folder)
+
+
+def _clear(aside: Path, folder: Path) -> None:
+    """Removes what is aside, after putting back an old preset that nothing has replaced."""
+    if (aside / _OLD).exists() and not folder.exists():
+        (aside / _OLD).rename(folder)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:

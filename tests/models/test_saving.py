@@ -74,6 +74,18 @@ def test_a_preset_is_replaced_only_when_asked(model, tokenizer, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["preset"]
 
 
+def test_a_preset_that_a_killed_process_had_moved_aside_is_not_lost(model, tokenizer, tmp_path):
+    folder = tmp_path / "preset"
+    save_preset(model, tokenizer, folder)
+    aside = tmp_path / ".preset.partial"
+    aside.mkdir()
+    folder.rename(aside / "old")
+    with pytest.raises(KzooError, match="preset is there already"):
+        save_preset(model, tokenizer, folder)
+    assert load_preset(folder).count_params() == model.count_params()
+    assert not aside.exists()
+
+
 def test_a_write_that_fails_leaves_the_old_preset(model, tokenizer, tmp_path, monkeypatch):
     folder = tmp_path / "preset"
     save_preset(model, tokenizer, folder)
