@@ -29,3 +29,11 @@ def served(vocabulary_folder, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("export")
     return write_exports(Vocabulary.load(vocabulary_folder), folder)
+
+
+@pytest.fixture(scope="session")
+def exported(vocabulary_folder, tmp_path_factory):
+    """A small preset with random weights, and its whole export, which no test may change."""
+    from tests.saved_model.exports import write_whole_export
+
+    return write_whole_export(vocabulary_folder, tmp_path_factory.mktemp("exported"))
