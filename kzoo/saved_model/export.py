@@ -1,6 +1,7 @@
 """From a preset to a folder of SavedModels: written aside, checked, then published."""
 
 import dataclasses
+import gc
 import gzip
 import hashlib
 import json
@@ -99,7 +100,9 @@ def export(
             manifest = _with_new_version(manifests.read_manifest(output), manifest)
         if options.archive:
             names += _write_archives(place.new)
+        # The check's process needs as much again. Models and their graphs hold each other.
         del backbone
+        gc.collect()
         files = manifests.describe_files(place.new)
         manifest["files"] |= files
         manifest["largest_difference"] |= _checked(place.new, manifest, files, expected)
