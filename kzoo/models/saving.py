@@ -1,5 +1,6 @@
 """Models on disk, as KerasHub presets."""
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -26,8 +27,9 @@ def save_preset(
     """Writes a KerasHub preset: `config.json`, `model.weights.h5`, `task.weights.h5`, tokenizer.
 
     The backbone's weights and the head's are in files of their own, so that
-    `keras_hub.models.Backbone.from_preset` reads an encoder alone. The preset is written beside
-    its place and renamed when it is complete.
+    `keras_hub.models.Backbone.from_preset` reads an encoder alone. Its precision is float32,
+    whatever the model computes in: `from_preset(…, dtype=…)` chooses another. The preset is written
+    beside its place and renamed when it is complete.
 
     Args:
         model: the model, or an encoder alone.
@@ -50,6 +52,8 @@ def save_preset(
     try:
         written = aside / "new"
         model.save_to_preset(str(written))
+        for name in (_CONFIG, _TASK_CONFIG):
+            _say_float32(written / name)
         if tokenizer is not None:
             tokenizer.save_to_preset(str(written))
         write_made_anew(written, made_anew or {})
@@ -58,6 +62,20 @@ def save_preset(
         written.rename(folder)
     finally:
         _clear(aside, folder)
+
+
+def _say_float32(file: Path) -> None:
+    """Makes a configuration one of float32; KerasHub refuses to read one of mixed precision."""
+    if not file.exists():
+        return
+
+    def in_float32(value: dict) -> dict:
+        if value.get("class_name") == "DTypePolicy":
+            value["config"]["name"] = "float32"
+        return value
+
+    config = json.loads(file.read_text("utf-8"), object_hook=in_float32)
+    file.write_text(json.dumps(config, indent=4), "utf-8")
 
 
 def _clear(aside: Path, folder: Path) -> None:

@@ -44,6 +44,19 @@ def test_a_preset_comes_back_with_weights_and_tokenizer(model, tokenizer, tmp_pa
     assert [path.name for path in folder.parent.iterdir()] == ["preset"]
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_a_preset_of_mixed_precision_is_read_like_any_other(policy, tokenizer, tmp_path):
+    model = shapes.masked_lm(dtype=policy)
+    save_preset(model, tokenizer, tmp_path / "preset")
+    backbone = keras_hub.models.Backbone.from_preset(str(tmp_path / "preset"))
+    assert backbone.dtype_policy.name == "float32"
+    again = load_preset(tmp_path / "preset")
+    for mine, saved in zip(again.variables, model.variables, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), saved.numpy(), err_msg=mine.path)
+    chosen = keras_hub.models.Backbone.from_preset(str(tmp_path / "preset"), dtype="bfloat16")
+    assert chosen.compute_dtype == "bfloat16"
+
+
 def test_backbone_and_head_are_in_files_of_their_own(model, tokenizer, tmp_path):
     folder = tmp_path / "preset"
     save_preset(model, tokenizer, folder)
