@@ -89,11 +89,11 @@ def _open_source() -> tuple["Source", int | None]:
     """The preset, and the step of the unfinished run that it was made of."""
     from kzoo.corpora.files import local_path
     from kzoo.saved_model.source import Source
-    from kzoo.training.run_preset import is_run, preset_of_run
+    from kzoo.training.run_preset import is_run, write_preset_of_run
 
     folder, step = local_path(FLAGS.model), None
     if is_run(folder):
-        folder, step = preset_of_run(folder)
+        folder, step = write_preset_of_run(folder)
         if step is not None:
             print(f"the run has not finished: exporting its step {step:,}", file=sys.stderr)
     return Source.open(folder), step

@@ -10,20 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 from kzoo.errors import KzooError
-from kzoo.interchange.hugging_face_files import read_json
 from kzoo.interchange.source_model import SourceModel
 from kzoo.interchange.source_weights import SourceWeights, StoredTensor
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_files import (
+    CONFIG_FILE,
+    TASK_WEIGHTS_FILE,
+    VOCABULARY_FILE,
+    WEIGHTS_FILE,
+    read_arguments,
+)
 from kzoo.models.preset_metadata import read_made_anew
 from kzoo.models.weights_file import encoder_layers, names_in_file
 from kzoo.text.vocabulary import Vocabulary
-
-_CONFIG, _TASK_CONFIG = "config.json", "task.json"
-_WEIGHTS, _TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
-_VOCABULARY = os.path.join("assets", "tokenizer", "vocabulary.spm")
-# What Keras writes beside the arguments.
-_OTHER_KEYS = ("name", "trainable", "dtype")
 
 
 def open_preset(folder: str, vocabulary: Vocabulary | None = None) -> SourceModel:
@@ -36,51 +36,32 @@ def open_preset(folder: str, vocabulary: Vocabulary | None = None) -> SourceMode
     Raises:
         KzooError: it is no preset of ours, or a file is damaged.
     """
-    path = os.path.join(folder, _CONFIG)
-    config = _config(path, "RemBertBackbone")
-    arguments = {key: value for key, value in config.items() if key not in _OTHER_KEYS}
-    output_embedding_dim = None
-    task_path = os.path.join(folder, _TASK_CONFIG)
-    if os.path.exists(task_path):
-        output_embedding_dim = _config(task_path, "RemBertMaskedLM").get("output_embedding_dim")
-    vocabulary_path = os.path.join(folder, _VOCABULARY)
+    arguments, output_embedding_dim = read_arguments(folder)
+    vocabulary_path = os.path.join(folder, VOCABULARY_FILE)
     if vocabulary is None and os.path.exists(vocabulary_path):
         vocabulary = Vocabulary.load(vocabulary_path)
     return SourceModel(
         arguments=arguments,
         output_embedding_dim=output_embedding_dim,
         weights=SourceWeights(_tensors(folder, arguments, output_embedding_dim)),
-        where=path,
+        where=os.path.join(folder, CONFIG_FILE),
         vocabulary=vocabulary,
         made_anew=read_made_anew(folder),
     )
-
-
-def _config(path: str, class_name: str) -> Mapping[str, Any]:
-    """The arguments of a class in a file of KerasHub's."""
-    content = read_json(path)
-    registered_name = content.get("registered_name") if isinstance(content, dict) else None
-    config = content.get("config") if isinstance(content, dict) else None
-    if registered_name != f"kzoo>{class_name}" or not isinstance(config, dict):
-        raise KzooError(f"{path}: not of a kzoo {class_name}. Received: {registered_name}")
-    return config
 
 
 def _tensors(
     folder: str, arguments: Mapping[str, Any], output_embedding_dim: int | str | None
 ) -> Iterator[tuple[str, StoredTensor]]:
     """Every tensor of both files, by the path of its variable; or by its name, if it has none."""
-    try:
-        with tf.Graph().as_default():
-            backbone = RemBertBackbone(**arguments)
-            head = None
-            if output_embedding_dim is not None:
-                head = RemBertMaskedLM(backbone, output_embedding_dim).head
-    except TypeError as error:
-        raise KzooError(f"{os.path.join(folder, _CONFIG)} has other keys: {error}") from error
-    yield from _tensors_in(os.path.join(folder, _WEIGHTS), encoder_layers(backbone))
+    with tf.Graph().as_default():
+        backbone = RemBertBackbone(**arguments)
+        head = None
+        if output_embedding_dim is not None:
+            head = RemBertMaskedLM(backbone, output_embedding_dim).head
+    yield from _tensors_in(os.path.join(folder, WEIGHTS_FILE), encoder_layers(backbone))
     if head is not None:
-        yield from _tensors_in(os.path.join(folder, _TASK_WEIGHTS), {"masked_lm_head": head})
+        yield from _tensors_in(os.path.join(folder, TASK_WEIGHTS_FILE), {"masked_lm_head": head})
 
 
 def _tensors_in(path: str, layers: Mapping[str, keras.Layer]) -> Iterator[tuple[str, StoredTensor]]:

@@ -11,9 +11,9 @@ from keras_hub.tokenizers import Tokenizer
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_files import CONFIG_FILE, TASK_CONFIG_FILE
 from kzoo.models.preset_metadata import write_made_anew
 
-_CONFIG, _TASK_CONFIG = "config.json", "task.json"
 _OLD = "old"
 
 
@@ -52,7 +52,7 @@ def save_preset(
     try:
         written = aside / "new"
         model.save_to_preset(str(written))
-        for name in (_CONFIG, _TASK_CONFIG):
+        for name in (CONFIG_FILE, TASK_CONFIG_FILE):
             _say_float32(written / name)
         if tokenizer is not None:
             tokenizer.save_to_preset(str(written))
@@ -92,10 +92,10 @@ def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:
         KzooError: if `folder` is no preset, or one without a masked-LM head.
     """
     folder = Path(folder)
-    if not (folder / _CONFIG).is_file():
-        raise KzooError(f"{folder} is no model preset: it has no {_CONFIG}")
-    if not (folder / _TASK_CONFIG).is_file():
+    if not (folder / CONFIG_FILE).is_file():
+        raise KzooError(f"{folder} is no model preset: it has no {CONFIG_FILE}")
+    if not (folder / TASK_CONFIG_FILE).is_file():
         raise KzooError(
-            f"{folder} holds an encoder without its masked-LM head: it has no {_TASK_CONFIG}"
+            f"{folder} holds an encoder without its masked-LM head: it has no {TASK_CONFIG_FILE}"
         )
     return RemBertMaskedLM.from_preset(str(folder))

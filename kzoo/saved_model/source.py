@@ -1,7 +1,6 @@
 """The preset that is exported, and its models, with no more memory than they take."""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_files import (
+    TASK_WEIGHTS_FILE,
+    VOCABULARY_FILE,
+    WEIGHTS_FILE,
+    read_arguments,
+)
 from kzoo.models.preset_metadata import read_made_anew
 from kzoo.models.weights_file import block_name, encoder_layers, read_weights
 
-CONFIG_FILE, TASK_CONFIG_FILE = "config.json", "task.json"
-WEIGHTS_FILE, TASK_WEIGHTS_FILE = "model.weights.h5", "task.weights.h5"
-VOCABULARY_FILE = "assets/tokenizer/vocabulary.spm"
-
-_DERIVED = ("name", "trainable", "dtype")
 UNTRAINED_POOLER = "the pooler was never trained: `pooled_output` is the mean over the tokens"
 
 
@@ -47,12 +47,7 @@ class Source:
             KzooError: if it is no preset of a RemBERT encoder with its tokenizer.
         """
         folder = Path(folder)
-        config = _read_config(folder / CONFIG_FILE, "RemBertBackbone")
-        arguments = {name: value for name, value in config.items() if name not in _DERIVED}
-        output_embedding_dim = None
-        if (folder / TASK_CONFIG_FILE).exists():
-            task = _read_config(folder / TASK_CONFIG_FILE, "RemBertMaskedLM")
-            output_embedding_dim = task.get("output_embedding_dim")
+        arguments, output_embedding_dim = read_arguments(folder)
         try:
             vocabulary = (folder / VOCABULARY_FILE).read_bytes()
         except OSError as error:
@@ -144,19 +139,3 @@ class Source:
             model = RemBertMaskedLM(backbone, self.output_embedding_dim)
         read_weights(self.folder / TASK_WEIGHTS_FILE, {"masked_lm_head": model.head})
         return model
-
-
-def _read_config(path: Path, class_name: str) -> dict[str, Any]:
-    """The constructor's arguments in a file of KerasHub."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        registered_name, config = content["registered_name"], content["config"]
-    except OSError as error:
-        raise KzooError(
-            f"{path.parent} is no model preset: cannot read {path.name} ({error.strerror})"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise KzooError(f"{path} is damaged: {error}") from error
-    if registered_name != f"kzoo>{class_name}":
-        raise KzooError(f"{path}: kzoo exports its own {class_name}. Received: {registered_name}")
-    return config

@@ -22,7 +22,7 @@ def is_run(folder: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(folder, CONFIG_FILE))
 
 
-def preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
+def write_preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
     """The preset of a run; of one that has not finished, made of its newest checkpoint.
 
     Args:

@@ -9,7 +9,7 @@ import pytest
 
 from kzoo import KzooError
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.training.run_preset import is_run, preset_of_run
+from kzoo.training.run_preset import is_run, write_preset_of_run
 from tests.training import runs
 
 
@@ -50,14 +50,14 @@ def assert_is_of_step_5(preset, run):
 def test_the_preset_of_a_finished_run_is_left_alone(run):
     before = runs.files(run)
     assert is_run(run)
-    assert preset_of_run(run) == (str(run / "preset"), None)
+    assert write_preset_of_run(run) == (str(run / "preset"), None)
     assert runs.files(run) == before
 
 
 def test_an_unfinished_run_gets_a_preset_of_its_newest_checkpoint(run):
     go_on_until(run, 20)
     shutil.rmtree(run / "preset")
-    preset, step = preset_of_run(run)
+    preset, step = write_preset_of_run(run)
     assert step == 5
     assert_is_of_step_5(preset, run)
 
@@ -65,7 +65,7 @@ def test_an_unfinished_run_gets_a_preset_of_its_newest_checkpoint(run):
 def test_a_preset_from_before_the_end_is_replaced(run):
     (run / "preset" / "old").touch()
     os.utime(run / "preset" / "config.json", (0, 0))
-    preset, step = preset_of_run(run)
+    preset, step = write_preset_of_run(run)
     assert step is None
     assert not (run / "preset" / "old").exists()
     assert_is_of_step_5(preset, run)
@@ -75,7 +75,7 @@ def test_a_run_without_checkpoint_is_a_clear_error(run):
     shutil.rmtree(run / "preset")
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(KzooError, match=r"neither a checkpoint nor a preset.*every 5 steps"):
-        preset_of_run(run)
+        write_preset_of_run(run)
 
 
 def test_examples_of_another_vocabulary_are_a_clear_error(run, finished, tmp_path):
@@ -88,4 +88,4 @@ def test_examples_of_another_vocabulary_are_a_clear_error(run, finished, tmp_pat
     text = config.read_text()
     config.write_text(text.replace(str(finished.parent / "examples"), str(examples)))
     with pytest.raises(KzooError, match="another vocabulary"):
-        preset_of_run(run)
+        write_preset_of_run(run)
