@@ -1,5 +1,6 @@
 """What many tests need and is costly to make."""
 
+import os
 import pathlib
 
 import pytest
@@ -37,3 +38,12 @@ def exported(vocabulary_folder, tmp_path_factory):
     from tests.saved_model.exports import write_whole_export
 
     return write_whole_export(vocabulary_folder, tmp_path_factory.mktemp("exported"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def environment_variables_are_put_back():
+    """Commands that are called in this process set some, for the process that they are else."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)

@@ -44,6 +44,9 @@ As a share of the largest value, or of 1. A graph rounds elsewhere than the sour
 to 3e-6; a wrong weight gives far more.
 """
 
+# What TensorFlow raises for graphs that it cannot load, its own errors apart.
+_UNUSABLE = (KzooError, OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError)
+
 LEAST_COSINE = 0.9
 """Between outputs of the source and of an export in a narrower precision."""
 
@@ -97,7 +100,7 @@ def check(folder: Path, expected: Mapping[str, np.ndarray] | None = None) -> dic
             continue
         try:
             found = _check_module(folder, row, manifest, expected or {})
-        except (KzooError, OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        except _UNUSABLE as error:
             found = [f"cannot be used: {error}"]
         except tf.errors.OpError as error:
             found = [f"cannot be used: {error.message}"]
