@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import keras
@@ -11,28 +10,32 @@ import tensorflow as tf
 
 from kzoo.config import loader
 from kzoo.config.schema import Config
-from kzoo.corpora.batching import padding_sizes
 from kzoo.corpora.examples import VOCABULARY_FOLDER, ExampleFiles
-from kzoo.corpora.held_out_examples import HeldOutExamples
-from kzoo.corpora.pipeline import batches
 from kzoo.corpora.table import format_table
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
-from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.saving import save_preset
 from kzoo.text.tokenizer import RemBertTokenizer
 from kzoo.text.vocabulary import MODEL_FILE
 from kzoo.training import checkpoint_files
+from kzoo.training.build import (
+    build_data_stream,
+    build_evaluation,
+    build_model,
+    build_optimizer,
+    build_peak_share,
+    build_schedule,
+    build_training_examples,
+    device_names,
+    num_logical_cpus,
+)
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.evaluation import Evaluation
-from kzoo.training.flops import peak_flops_per_second, training_flops
-from kzoo.training.loop import DataStream, TrainingLoop
+from kzoo.training.loop import TrainingLoop
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW, decayed_variables
 from kzoo.training.ready_examples import ready_examples
-from kzoo.training.schedules import learning_rate_schedule
-from kzoo.training.step import TrainingStep, trainable_weights
+from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import MetricWriter
 
@@ -106,10 +109,10 @@ def _set_up(config: Config, model_dir: str) -> _Run:
         precision=runtime.precision,
         threads=runtime.threads,
         deterministic=runtime.deterministic,
-        num_logical_cpus=_num_logical_cpus(config),
+        num_logical_cpus=num_logical_cpus(config),
     )
     examples = ready_examples(config)
-    strategy = make_strategy(runtime.strategy, _devices(config))
+    strategy = make_strategy(runtime.strategy, device_names(config))
     _check_shares(config, strategy)
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope():
@@ -126,11 +129,11 @@ def _train(run: _Run, state: dict | None) -> int:
     """Trains from the state of a checkpoint on, and returns the steps made in all."""
     config = run.config
     first_step, position = (state["step"], state["position"]) if state else (0, 0)
-    source = _training_source(config, run.examples)
+    source = build_training_examples(config, run.examples)
     _write_config(config, run.model_dir)
     _describe_run(run, source, first_step)
     with MetricWriter(run.model_dir, first_step if state else None) as writer:
-        evaluation = _build_evaluation(run, source)
+        evaluation = build_evaluation(config, run.examples, source, run.model, run.strategy)
         if evaluation is not None and not state:
             writer.write(0, "held_out", evaluation.unigram_baseline())
         loop = TrainingLoop(
@@ -142,15 +145,15 @@ def _train(run: _Run, state: dict | None) -> int:
                 loss_scale=run.loss_scale,
                 jit_compile=config.runtime.jit_compile,
             ),
-            _schedule(config),
-            _data_stream(config, source, run.strategy.num_replicas_in_sync),
+            build_schedule(config),
+            build_data_stream(config, source, run.strategy.num_replicas_in_sync),
             variables=run.variables,
             run_state={"vocabulary_sha256": run.examples.info.vocabulary_sha256},
             checkpoints=run.checkpoints,
             writer=writer,
             evaluation=evaluation,
             settings=config.trainer,
-            peak_share=_peak_share(config, run.strategy),
+            peak_share=build_peak_share(config, run.strategy),
         )
         return loop.run(first_step, position)
 
@@ -163,49 +166,6 @@ def _check_shares(config: Config, strategy: tf.distribute.Strategy) -> None:
             f"evenly by the {replicas} devices of strategy {config.runtime.strategy}; set it to a "
             f"multiple of {replicas}, or choose runtime.devices"
         )
-
-
-def build_model(config: Config) -> RemBertMaskedLM:
-    """The model that a configuration describes, with new weights.
-
-    The masked-LM loss trains no pooler, so a `dense` one would stay random for ever: a run's model
-    has `mean` in its place, which has no weights. Fine-tuning can add a dense one.
-    """
-    arguments = config.model.model_dump(exclude={"preset", "output_embedding_dim"})
-    if arguments["pooler"] == "dense":
-        arguments["pooler"] = "mean"
-    return RemBertMaskedLM(RemBertBackbone(**arguments), config.model.output_embedding_dim)
-
-
-def build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
-    """The optimizer of a model's weights, with new slots."""
-    settings = config.optimizer
-    return AdamW(
-        trainable_weights(model),
-        decayed_variables(model),
-        beta_1=settings.beta_1,
-        beta_2=settings.beta_2,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-    )
-
-
-def _num_logical_cpus(config: Config) -> int | None:
-    """How many devices the CPU is split into: where several were asked for and no GPU is there."""
-    devices = config.runtime.devices
-    if isinstance(devices, int) and not tf.config.list_physical_devices("GPU"):
-        return devices
-    return None
-
-
-def _devices(config: Config) -> list[str] | None:
-    """The names of the devices that were asked for; None where TensorFlow chooses."""
-    devices = config.runtime.devices
-    if isinstance(devices, int):
-        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-        return [f"{kind}:{index}" for index in range(devices)]
-    return devices
 
 
 def _write_config(config: Config, model_dir: str) -> None:
@@ -250,100 +210,6 @@ def _check_vocabulary_of_run(state: dict | None, examples: ExampleFiles, model_d
             f"{model_dir} was trained with: its ids would mean other pieces. Use the examples "
             "that the run began with, or another model_dir"
         )
-
-
-def _schedule(config: Config) -> Callable[[int], float]:
-    settings = config.optimizer
-    return learning_rate_schedule(
-        settings.schedule,
-        peak=settings.learning_rate,
-        train_steps=config.trainer.train_steps,
-        warmup_steps=settings.warmup_steps,
-        decay_steps=settings.decay_steps,
-        end=settings.end_learning_rate,
-    )
-
-
-def _training_source(config: Config, examples: ExampleFiles) -> TrainingExamples:
-    return TrainingExamples(
-        examples,
-        sequence_length=config.data.sequence_length,
-        sampling_exponent=config.data.sampling_exponent,
-        mask_rate=config.data.mask_rate,
-        max_predictions=config.data.max_predictions,
-        seed=config.data.seed,
-    )
-
-
-def _data_stream(config: Config, source: TrainingExamples, num_shares: int) -> DataStream:
-    length = config.data.sequence_length
-
-    def batches_from(position: int):
-        return batches(
-            source,
-            start=position,
-            global_batch_size=config.data.global_batch_size,
-            num_shares=num_shares,
-            pad_to=None if config.runtime.jit_compile else padding_sizes(length),
-        )
-
-    return DataStream(batches_from, source.describe, config.data.global_batch_size)
-
-
-def _build_evaluation(run: _Run, source: TrainingExamples) -> Evaluation | None:
-    config, examples = run.config, run.examples
-    languages = examples.languages("held_out")
-    if not languages:
-        return None
-    batch_size, limit = config.data.global_batch_size, None
-    if config.trainer.validation_steps is not None:
-        limit = max(1, config.trainer.validation_steps * batch_size // len(languages))
-    held_out = HeldOutExamples(
-        examples,
-        sequence_length=config.data.sequence_length,
-        limit=limit,
-        mask_rate=config.data.mask_rate,
-        max_predictions=config.data.max_predictions,
-        seed=config.data.seed,
-    )
-    return Evaluation(
-        run.model,
-        examples,
-        held_out,
-        source.language_probabilities,
-        run.strategy,
-        batch_size=batch_size,
-        static_shapes=config.runtime.jit_compile,
-    )
-
-
-def _peak_share(
-    config: Config, strategy: tf.distribute.Strategy
-) -> Callable[[float, float, float], float]:
-    """From positions, targets and seconds to the share of what the devices could do at best."""
-    model, sequence_length = config.model, config.data.sequence_length
-    dtype = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}.get(
-        config.runtime.precision, "float32"
-    )
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    devices = min(strategy.num_replicas_in_sync, max(1, gpus))
-    tied = model.output_embedding_dim == "tied"
-
-    def share(num_positions: float, num_targets: float, seconds: float) -> float:
-        flops = training_flops(
-            num_tokens=num_positions,
-            num_targets=num_targets,
-            sequence_length=sequence_length,
-            num_layers=model.num_layers,
-            hidden_dim=model.hidden_dim,
-            intermediate_dim=model.intermediate_dim,
-            embedding_dim=model.embedding_dim,
-            output_embedding_dim=model.embedding_dim if tied else model.output_embedding_dim,
-            vocabulary_size=model.vocabulary_size,
-        )
-        return flops / seconds / (devices * peak_flops_per_second(dtype))
-
-    return share
 
 
 def _describe_run(run: _Run, source: TrainingExamples, first_step: int) -> None:

@@ -6,13 +6,13 @@ from kzoo.config import loader
 from kzoo.corpora.examples import ExampleFiles
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
+from kzoo.training.build import build_model
 from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.pretraining import (
     CHECKPOINT_FOLDER,
     CONFIG_FILE,
     PRESET_FOLDER,
-    build_model,
     write_preset,
 )
 

@@ -9,8 +9,8 @@ import pytest
 from kzoo.config import loader
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.saving import load_preset
+from kzoo.training.build import build_model, build_optimizer
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.pretraining import build_model, build_optimizer
 from tests.training import runs
 
 LANGUAGES = ("de", "en")
