@@ -30,7 +30,8 @@ def problems(config: Config) -> list[Problem]:
         *_corpus(config.corpus, config.model),
         *_data(config.data, config.model),
         *_schedule(config.optimizer, config.trainer),
-        *_devices(config.runtime, config.data),
+        *_trainer(config.trainer),
+        *_devices(config.runtime, config.data, config.trainer),
     ]
 
 
@@ -149,18 +150,35 @@ def _schedule(optimizer: Optimizer, trainer: Trainer) -> Iterator[Problem]:
         yield Problem((end_keys[0], "optimizer.schedule"), "has no effect on the schedule constant")
 
 
-def _devices(runtime: Runtime, data: Data) -> Iterator[Problem]:
-    devices = runtime.devices
-    if devices is None:
-        return
+def _trainer(trainer: Trainer) -> Iterator[Problem]:
+    keys = ("trainer.max_skipped_steps", "trainer.on_nonfinite")
+    if trainer.on_nonfinite == "skip" and trainer.max_skipped_steps is None:
+        yield Problem(keys, "trainer.on_nonfinite: skip needs it")
+    if trainer.on_nonfinite != "skip" and trainer.max_skipped_steps is not None:
+        yield Problem(keys, f"has no effect with trainer.on_nonfinite: {trainer.on_nonfinite}")
+
+
+def _devices(runtime: Runtime, data: Data, trainer: Trainer) -> Iterator[Problem]:
+    strategy, devices = runtime.strategy, runtime.devices
+    if (runtime.tpu is None) == (strategy == "tpu"):
+        yield Problem(
+            ("runtime.tpu", "runtime.strategy"),
+            "is needed by the strategy tpu: a name, an address or local"
+            if runtime.tpu is None
+            else f"has no effect on the strategy {strategy}",
+        )
     keys = ("runtime.devices", "runtime.strategy")
-    replicas = devices if isinstance(devices, int) else len(devices)
-    if runtime.strategy == "one_device" and replicas > 1:
+    if strategy == "tpu" and devices is not None:
+        yield Problem(keys, "has no effect on the strategy tpu, which takes all its cores")
+    replicas = 1 if devices is None else devices if isinstance(devices, int) else len(devices)
+    if strategy == "one_device" and replicas > 1:
         yield Problem(keys, f"{replicas} devices for the strategy one_device; mirrored takes more")
     if isinstance(devices, list) and len(set(devices)) < len(devices):
         yield Problem(keys, f"names a device twice: {', '.join(devices)}")
-    if data.global_batch_size % replicas:
+    if data.global_batch_size % (replicas * trainer.accumulation_steps):
+        by = "trainer.accumulation_steps" if trainer.accumulation_steps > 1 else "runtime.devices"
         yield Problem(
-            ("data.global_batch_size", "runtime.devices"),
-            f"{data.global_batch_size} windows cannot be shared evenly by {replicas} devices",
+            ("data.global_batch_size", by),
+            f"{data.global_batch_size} windows cannot be shared evenly by {replicas} devices with "
+            f"{trainer.accumulation_steps} micro-batches each",
         )

@@ -202,6 +202,10 @@ class Trainer(Section):
     train_steps: Count = 1_760_000
     """Optimizer steps of the whole run."""
 
+    accumulation_steps: Count = 1
+    """Micro-batches of a step: each replica computes its share of the global batch in so many
+    parts, one after the other, which takes less memory and changes nothing else."""
+
     steps_per_loop: Count = 10
     """Steps between two moments at which the host waits for the device and reads its metrics."""
 
@@ -224,20 +228,36 @@ class Trainer(Section):
     """Batches of `data.global_batch_size` windows in one measurement at most, shared evenly by
     the languages; null takes the whole held-out text."""
 
-    on_nonfinite: Literal["stop"] = "stop"
-    """What a loss or gradient that is not a finite number does: it stops the run and names the
-    step, the batch and the last good checkpoint."""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """What a loss or gradient that is not a finite number does: stop the run and name the step,
+    the batch and the last good checkpoint, or leave that step out, up to `max_skipped_steps`."""
+
+    max_skipped_steps: Count | None = None
+    """How many steps of the whole run `on_nonfinite: skip` leaves out before it stops; it needs
+    this number."""
+
+    stall_warning_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 300.0
+    """After how long a wait for the input, the device, another worker or a disk is reported, with
+    what is waited for; null never does."""
 
 
 class Runtime(Section):
     """The machine: devices, number formats, threads."""
 
-    strategy: Literal["one_device", "mirrored"] = "one_device"
-    """One device (a GPU if there is one), or copies of the model on several that share a batch."""
+    strategy: Literal["one_device", "mirrored", "multi_worker_mirrored", "tpu"] = "one_device"
+    """One device (a GPU if there is one); copies of the model that share a batch, on several
+    devices or on those of several processes, which `TF_CONFIG` names; or the cores of a TPU."""
 
     devices: Count | TextList | None = None
-    """How many devices (GPUs, or parts of the CPU where there are none) or their names
-    (`[GPU:0, GPU:1]`); null takes what `strategy` says, and for `mirrored` all there are."""
+    """How many devices of each process (GPUs, or parts of the CPU where there are none) or their
+    names (`[GPU:0, GPU:1]`); null takes what `strategy` says, and where it takes several, all."""
+
+    tpu: Text | None = None
+    """For the strategy `tpu`: its name or address (`grpc://10.0.0.2:8470`), or `local` on a TPU
+    VM."""
+
+    memory_growth: bool = True
+    """Whether TensorFlow takes the memory of GPUs as it needs it, instead of all at once."""
 
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = "float32"
     """Number format of matrix products; weights, softmax, layer normalisation and loss stay in

@@ -12,6 +12,7 @@ from kzoo.corpora.pipeline import batches
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.flops import peak_flops_per_second, training_flops
 from kzoo.training.loop import DataStream
@@ -86,7 +87,12 @@ def build_training_examples(config: Config, examples: ExampleFiles) -> TrainingE
     )
 
 
-def build_data_stream(config: Config, source: TrainingExamples, num_shares: int) -> DataStream:
+def has_static_shapes(config: Config) -> bool:
+    """Whether every batch must have the same shapes: what XLA compiles, it compiles for a shape."""
+    return config.runtime.jit_compile or config.runtime.strategy == "tpu"
+
+
+def build_data_stream(config: Config, source: TrainingExamples, cluster: Cluster) -> DataStream:
     length = config.data.sequence_length
 
     def batches_from(position: int):
@@ -94,8 +100,10 @@ def build_data_stream(config: Config, source: TrainingExamples, num_shares: int)
             source,
             start=position,
             global_batch_size=config.data.global_batch_size,
-            num_shares=num_shares,
-            pad_to=None if config.runtime.jit_compile else padding_sizes(length),
+            worker=cluster.index,
+            num_workers=cluster.num_workers,
+            num_shares=cluster.replicas_per_worker,
+            pad_to=None if has_static_shapes(config) else padding_sizes(length),
         )
 
     return DataStream(batches_from, source.describe, config.data.global_batch_size)
@@ -107,6 +115,7 @@ def build_evaluation(
     source: TrainingExamples,
     model: RemBertMaskedLM,
     strategy: tf.distribute.Strategy,
+    cluster: Cluster,
 ) -> Evaluation | None:
     languages = examples.languages("held_out")
     if not languages:
@@ -128,21 +137,22 @@ def build_evaluation(
         held_out,
         source.language_probabilities,
         strategy,
-        batch_size=batch_size,
-        static_shapes=config.runtime.jit_compile,
+        cluster,
+        # As much memory at a time as training takes.
+        batch_size=batch_size // config.trainer.accumulation_steps,
+        static_shapes=has_static_shapes(config),
     )
 
 
-def build_peak_share(
-    config: Config, strategy: tf.distribute.Strategy
-) -> Callable[[float, float, float], float]:
+def build_peak_share(config: Config, cluster: Cluster) -> Callable[[float, float, float], float]:
     """From positions, targets and seconds to the share of what the devices could do at best."""
     model, sequence_length = config.model, config.data.sequence_length
     dtype = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}.get(
         config.runtime.precision, "float32"
     )
-    gpus = len(tf.config.list_physical_devices("GPU"))
-    devices = min(strategy.num_replicas_in_sync, max(1, gpus))
+    # Parts of one CPU are no devices of their own.
+    gpus = max(1, len(tf.config.list_physical_devices("GPU")))
+    devices = min(cluster.replicas_per_worker, gpus) * cluster.num_workers
     tied = model.output_embedding_dim == "tied"
 
     def share(num_positions: float, num_targets: float, seconds: float) -> float:

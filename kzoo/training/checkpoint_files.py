@@ -74,13 +74,20 @@ def size_bytes(variables: Mapping[str, tf.Variable]) -> int:
     return values + 1024 * len(variables) + 2**20
 
 
+def snapshot(variables: Mapping[str, tf.Variable]) -> dict[str, tf.Tensor]:
+    """The values of variables as they are now, in the memory of the host, whatever comes later.
+
+    Reading a variable shares its memory, and an update then copies what is shared: on the host,
+    nothing is copied before that. From a GPU, all values come to the host here.
+    """
+    with tf.device("CPU:0"):
+        return {name: tf.identity(variable.read_value()) for name, variable in variables.items()}
+
+
 def write(
-    folder: str, variables: Mapping[str, tf.Variable], step: int, state: Mapping[str, Any]
+    folder: str, values: Mapping[str, tf.Tensor], step: int, state: Mapping[str, Any]
 ) -> None:
     """Writes a checkpoint into `folder`, which is made; it is complete when this returns.
-
-    Reading an eager variable shares its memory, so nothing is copied on the host; from a GPU,
-    all values come to the host at once.
 
     Raises:
         OSError, tf.errors.OpError: if the files cannot be written.
@@ -89,9 +96,9 @@ def write(
     with tf.device("CPU:0"):
         tf.raw_ops.SaveV2(
             prefix=os.path.join(folder, PREFIX),
-            tensor_names=list(variables),
-            shape_and_slices=[""] * len(variables),
-            tensors=[variable.read_value() for variable in variables.values()],
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=list(values.values()),
         )
     names = sorted(tf.io.gfile.listdir(folder))
     content = {
@@ -100,8 +107,8 @@ def write(
         "state": dict(state),
         "files": {name: tf.io.gfile.stat(os.path.join(folder, name)).length for name in names},
         "tensors": {
-            name: {"shape": variable.shape.as_list(), "dtype": variable.dtype.name}
-            for name, variable in variables.items()
+            name: {"shape": value.shape.as_list(), "dtype": value.dtype.name}
+            for name, value in values.items()
         },
     }
     for name in names:

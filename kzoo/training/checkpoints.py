@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ import tensorflow as tf
 from kzoo.errors import KzooError
 from kzoo.training import checkpoint_files, folder_lock
 from kzoo.training.checkpoint_files import BrokenCheckpointError, Variable
+from kzoo.training.memory import available_memory_bytes
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,6 +24,9 @@ _STEP = re.compile(r"step-(\d+)")
 _PARTIAL = re.compile(r"\.step-\d+\.partial")
 _REPLACED = re.compile(r"\.(step-\d+)\.replaced")
 _BEST_FILE = "best.json"
+
+# Free memory that values may wait in, as a multiple of their own size.
+_MEMORY_MARGIN = 1.5
 
 
 class Best(NamedTuple):
@@ -52,6 +57,7 @@ class Checkpoints:
             raise ValueError(f"keep must be 1 or more; received {keep}")
         self._folder = os.fspath(folder)
         self._keep = keep
+        self._writing: _Writing | None = None
 
     def path(self, step: int) -> str:
         """The folder of a step's checkpoint, whether or not it is there."""
@@ -106,9 +112,7 @@ class Checkpoints:
         """Writes a checkpoint, then removes those that need not be kept.
 
         Args:
-            step: the number of updates that the variables have had.
-            variables: everything that must survive, each under a name of its own.
-            state: what else must survive: anything that JSON holds.
+            step, variables, state: see `start_saving`.
 
         Returns:
             The folder of the checkpoint.
@@ -117,9 +121,63 @@ class Checkpoints:
             KzooError: if there is no room for it, or it cannot be written; the checkpoints that
                 were there remain, and nothing half-written does.
         """
+        self.start_saving(step, variables, state)
+        self.wait()
+        return self.path(step)
+
+    def start_saving(
+        self,
+        step: int,
+        variables: Sequence[Variable],
+        state: Mapping[str, Any],
+        loss: float | None = None,
+    ) -> None:
+        """Begins to save; what the variables hold now is written while the caller changes them.
+
+        The values wait in memory meanwhile. Where that has no room for them, they are written
+        before this returns.
+
+        Args:
+            step: the number of updates that the variables have had.
+            variables: everything that must survive, each under a name of its own.
+            state: what else must survive: anything that JSON holds.
+            loss: on held-out text, if the checkpoint is to be marked as the best: see `mark_best`.
+
+        Raises:
+            KzooError: if there is no room for it, or an earlier one could not be written.
+        """
+        self.wait()
         named = checkpoint_files.by_path(variables)
         self.claim()
-        checkpoint_files.check_free_space(self._folder, checkpoint_files.size_bytes(named))
+        needed_bytes = checkpoint_files.size_bytes(named)
+        checkpoint_files.check_free_space(self._folder, needed_bytes)
+        values = checkpoint_files.snapshot(named)
+        self._writing = _Writing(lambda: self._save(step, values, dict(state), loss))
+        if available_memory_bytes() > _MEMORY_MARGIN * needed_bytes:
+            self._writing.start()
+        else:
+            self._writing.run()
+
+    def wait(self) -> None:
+        """Returns when nothing is being saved.
+
+        Raises:
+            KzooError: if what was being saved could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Lets a save that has begun end, on the way out after another failure too."""
+        try:
+            self.wait()
+        except KzooError as error:
+            _LOG.warning("%s", error)
+
+    def _save(
+        self, step: int, values: Mapping[str, tf.Tensor], state: Mapping[str, Any], loss
+    ) -> None:
         final = self.path(step)
         remote = checkpoint_files.is_remote(self._folder)
         written = final if remote else os.path.join(self._folder, f".step-{step:08d}.partial")
@@ -127,14 +185,15 @@ class Checkpoints:
             try:
                 if remote:
                     checkpoint_files.remove(final)
-                checkpoint_files.write(written, named, step, state)
+                checkpoint_files.write(written, values, step, state)
             except (OSError, tf.errors.OpError):
                 checkpoint_files.remove(written)
                 raise
             if not remote:
                 self._publish(written, final)
             self._remove_superseded(step)
-        return final
+        if loss is not None:
+            self.mark_best(step, loss)
 
     def mark_best(self, step: int, loss: float) -> bool:
         """Keeps the checkpoint of a step as the best one if its loss is below the best so far.
@@ -251,6 +310,29 @@ class Checkpoints:
             if step > newest:
                 _LOG.warning("%s is removed: the run went back before it", self.path(step))
             checkpoint_files.remove(self.path(step))
+
+
+class _Writing(threading.Thread):
+    """Runs a function, in a thread or (by `run`) here, and keeps what it raises for `result`."""
+
+    def __init__(self, function: Callable[[], None]):
+        super().__init__(name="checkpoint")
+        self._function = function
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._function()
+        except Exception as error:
+            self._error = error
+        # The values that it holds make room.
+        del self._function
+
+    def result(self) -> None:
+        if self.ident is not None:
+            self.join()
+        if self._error is not None:
+            raise self._error
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from kzoo.corpora.pipeline import batches
 from kzoo.corpora.unigram import unigram_log_probabilities, unigram_losses
 from kzoo.layers.vocabulary_loss import vocabulary_scores
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.training.cluster import Cluster
 from kzoo.training.metrics import (
     LanguageSums,
     add_sums,
@@ -17,7 +18,8 @@ from kzoo.training.metrics import (
     named_metrics,
     sum_by_language,
 )
-from kzoo.training.step import distribute, masked_vectors
+from kzoo.training.replicas import OnReplicas
+from kzoo.training.step import masked_vectors
 
 
 class Evaluation:
@@ -29,6 +31,7 @@ class Evaluation:
         held_out: which of them.
         language_probabilities: the training mixture, which the unigram baseline knows.
         strategy: on which the model was made.
+        cluster: its workers, each of which measures its part of every batch.
         batch_size: windows a batch, all replicas together.
         static_shapes: pad every batch alike, as XLA and TPUs want it.
     """
@@ -40,6 +43,7 @@ class Evaluation:
         held_out: HeldOutExamples,
         language_probabilities: dict[str, float],
         strategy: tf.distribute.Strategy,
+        cluster: Cluster,
         *,
         batch_size: int,
         static_shapes: bool = False,
@@ -48,22 +52,16 @@ class Evaluation:
         self._examples = examples
         self._held_out = held_out
         self._language_probabilities = language_probabilities
-        self._strategy = strategy
+        self._cluster = cluster
         self._batch_size = batch_size
         self._static_shapes = static_shapes
-        self._run = tf.function(
-            lambda shares: strategy.run(self._replica_sums, (shares,)), reduce_retracing=True
-        )
+        self._run = OnReplicas(strategy, self._replica_sums, static_shapes=static_shapes)
 
     def measure(self) -> dict[str, float]:
         """Metrics of the model as it is now: see `metrics.named_metrics`."""
         sums = None
-        for shares in self._batches():
-            part = self._run(distribute(self._strategy, shares))
-            sums = add_sums(
-                sums,
-                LanguageSums(*(self._strategy.experimental_local_results(s)[0] for s in part)),
-            )
+        for shares in self._batches(self._cluster.index, self._cluster.num_workers):
+            sums = add_sums(sums, LanguageSums(*self._run(shares)))
         return named_metrics(language_table(sums, self._held_out.languages))
 
     def unigram_baseline(self) -> dict[str, float]:
@@ -84,12 +82,14 @@ class Evaluation:
             **{f"unigram_loss/{language}": loss for language, loss in losses.items()},
         }
 
-    def _batches(self):
+    def _batches(self, worker: int = 0, num_workers: int = 1):
         sizes = padding_sizes(self._held_out.windows.sequence_length)
         return batches(
             self._held_out,
             global_batch_size=self._batch_size,
-            num_shares=self._strategy.num_replicas_in_sync,
+            worker=worker,
+            num_workers=num_workers,
+            num_shares=self._cluster.replicas_per_worker,
             pad_to=None if self._static_shapes else sizes,
         )
 

@@ -1,7 +1,8 @@
 """The host loop: batches in, updates, and what has to happen between two of them."""
 
 import contextlib
-import signal
+import dataclasses
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +13,16 @@ from kzoo.config.schema import Trainer
 from kzoo.corpora.batching import Batch
 from kzoo.errors import KzooError
 from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.metrics import bits_per_token
 from kzoo.training.progress import Progress
+from kzoo.training.signals import asked_to_stop
 from kzoo.training.step import StepMetrics, TrainingStep
+from kzoo.training.watchdog import Watchdog
 from kzoo.training.writers import MetricWriter
+
+_LOG = logging.getLogger(__name__)
 
 # So many examples of a batch that broke the run are named.
 _NAMED_EXAMPLES = 3
@@ -37,6 +43,30 @@ class DataStream:
     global_batch_size: int
 
 
+@dataclass(frozen=True)
+class Progressed:
+    """How far a run is: what a checkpoint says of it, beside the values of variables.
+
+    Attributes:
+        step: updates made, skipped ones included.
+        position: examples seen.
+        nonfinite_steps: steps that were skipped, since their loss or gradient was not finite.
+    """
+
+    step: int = 0
+    position: int = 0
+    nonfinite_steps: int = 0
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> "Progressed":
+        """From the state of a checkpoint."""
+        return cls(state["step"], state["position"], state.get("nonfinite_steps", 0))
+
+    def state(self) -> dict[str, int]:
+        """For a checkpoint, which holds the step anyhow."""
+        return {"position": self.position, "nonfinite_steps": self.nonfinite_steps}
+
+
 class TrainingLoop:
     """Trains from a step to the last, and measures, reports and saves on the way.
 
@@ -47,10 +77,11 @@ class TrainingLoop:
         step: makes one update.
         learning_rate: rate of each update.
         data: where its batches come from.
+        cluster: the workers, each of which runs this loop; the chief alone reports and saves.
         variables: everything that a checkpoint must hold.
-        run_state: what else it says of the run, beside the position.
+        run_state: what else it says of the run, beside what the loop counts.
         checkpoints: where they are kept.
-        writer: of metrics.
+        writer: of metrics; None on other workers than the chief.
         evaluation: on held-out text, or None.
         settings: how many steps, and how often what is done.
         peak_share: from positions, targets and seconds to the share of the machine's peak.
@@ -62,10 +93,11 @@ class TrainingLoop:
         learning_rate: Callable[[int], float],
         data: DataStream,
         *,
+        cluster: Cluster,
         variables: Sequence[Any],
         run_state: dict[str, Any],
         checkpoints: Checkpoints,
-        writer: MetricWriter,
+        writer: MetricWriter | None,
         evaluation: Evaluation | None,
         settings: Trainer,
         peak_share: Callable[[float, float, float], float],
@@ -73,6 +105,7 @@ class TrainingLoop:
         self._step = step
         self._learning_rate = learning_rate
         self._data = data
+        self._cluster = cluster
         self._variables = variables
         self._run_state = run_state
         self._checkpoints = checkpoints
@@ -80,13 +113,13 @@ class TrainingLoop:
         self._evaluation = evaluation
         self._settings = settings
         self._peak_share = peak_share
+        self._watchdog = Watchdog(settings.stall_warning_seconds)
 
-    def run(self, first_step: int, position: int) -> int:
-        """Trains until the last step, or until the process is asked to stop.
+    def run(self, start: Progressed) -> int:
+        """Trains until the last step, or until a worker is asked to stop.
 
         Args:
-            first_step: updates made so far, fewer than the last step.
-            position: examples seen so far.
+            start: where the run is; fewer steps than the last.
 
         Returns:
             The updates made in all. A checkpoint of that step has been saved.
@@ -94,40 +127,68 @@ class TrainingLoop:
         Raises:
             KzooError: a loss or a gradient is not finite, or something cannot be written.
         """
-        steps, interval = self._settings.train_steps, _Interval()
-        step, unread, pause, ends = first_step, [], _Pause(), False
+        now, unread, interval, pause, ends = start, [], _Interval(), _Pause(), False
         with (
-            _asked_to_stop() as stop,
-            contextlib.closing(self._data.batches_from(position)) as batches,
-            Progress(
-                steps, first_step=first_step, line_interval=self._settings.log_interval
-            ) as progress,
+            asked_to_stop() as signals,
+            contextlib.closing(self._data.batches_from(now.position)) as batches,
+            self._progress(now.step) as progress,
+            self._watchdog,
+            contextlib.closing(self._checkpoints),
         ):
             # A signal that comes after `ends` is set stops the next step, so that the last step
             # taken is always one that is read, reported and saved.
             while not ends:
-                metrics = self._step(next(batches), step, self._learning_rate(step))
-                step, position = step + 1, position + self._data.global_batch_size
-                unread.append(metrics)
-                ends = step == steps or bool(stop)
-                if ends or self._reads(step):
-                    self._read(unread, step, position, interval)
+                unread.append(self._take_step(batches, now, stop=bool(signals)))
+                now = self._after(now)
+                ends = now.step == self._settings.train_steps or self._stops_alone(signals)
+                if ends or self._reads(now.step):
+                    now, stops = self._read(unread, now, interval)
                     unread = []
+                    ends = ends or stops
                     interval.seconds = pause.running_seconds()
-                    progress.update(step, **interval.shown())
-                if ends or step % self._settings.log_interval == 0:
-                    self._writer.write(step, "train", self._report(step, interval))
+                    if progress is not None:
+                        progress.update(now.step, **interval.shown())
+                if ends or now.step % self._settings.log_interval == 0:
+                    self._write(now.step, "train", self._report(now.step, interval))
                     interval = _Interval()
                     pause = _Pause()
                 with pause:
-                    self._between_steps(step, position, ends, finished=step == steps)
-            if step < steps:
-                print(
-                    f"stopped by {stop[0]} after step {step:,}, which is saved; the same command "
-                    "goes on from there",
-                    file=sys.stderr,
-                )
-        return step
+                    self._between_steps(now, ends)
+        if now.step < self._settings.train_steps and (signals or self._cluster.is_chief):
+            print(
+                f"stopped by {signals[0] if signals else 'the signal of another worker'} after "
+                f"step {now.step:,}, which is saved; the same command goes on from there",
+                file=sys.stderr,
+            )
+        return now.step
+
+    def _take_step(self, batches: Iterator[list[Batch]], now: Progressed, stop: bool):
+        first, last = now.position, now.position + self._data.global_batch_size - 1
+        with self._watchdog.stage(
+            f"the input: examples {first:,} to {last:,} have not been read and masked yet"
+        ):
+            shares = next(batches)
+        # The device may compute on while the host goes on, but a collective operation blocks it.
+        with self._watchdog.stage(f"step {now.step + 1:,} to be traced, compiled or started"):
+            return self._step(shares, now.step, self._learning_rate(now.step), stop=stop)
+
+    def _after(self, now: Progressed) -> Progressed:
+        return dataclasses.replace(
+            now, step=now.step + 1, position=now.position + self._data.global_batch_size
+        )
+
+    def _progress(self, first_step: int):
+        if not self._cluster.is_chief:
+            return contextlib.nullcontext()
+        return Progress(
+            self._settings.train_steps,
+            first_step=first_step,
+            line_interval=self._settings.log_interval,
+        )
+
+    def _stops_alone(self, signals: list[str]) -> bool:
+        """Whether this process ends after a step; several workers must agree: see `_read`."""
+        return bool(signals) and self._cluster.num_workers == 1
 
     def _reads(self, step: int) -> bool:
         """Whether the metrics of the steps so far are read now, which waits for the device."""
@@ -141,26 +202,46 @@ class TrainingLoop:
         return any(step % interval == 0 for interval in intervals)
 
     def _read(
-        self, unread: list[StepMetrics], step: int, position: int, interval: "_Interval"
-    ) -> None:
-        """Adds steps to the interval, or ends the run if one of them was not finite."""
-        for index, metrics in enumerate(unread):
-            if not metrics.healthy:
-                behind = len(unread) - 1 - index
-                self._fail(step - behind, position - behind * self._data.global_batch_size)
-            interval.add(metrics)
+        self, unread: list[StepMetrics], now: Progressed, interval: "_Interval"
+    ) -> tuple[Progressed, bool]:
+        """Adds steps to the interval, or ends the run if one too many was not finite.
 
-    def _fail(self, step: int, position: int) -> None:
+        Returns:
+            Where the run is, and whether a worker was asked to stop. All workers read the same
+            numbers at the same steps, so they stop after the same one.
+        """
+        skipped, stops = now.nonfinite_steps, False
+        for behind, metrics in zip(reversed(range(len(unread))), unread, strict=True):
+            with self._watchdog.stage(f"the device to end step {now.step - behind:,}"):
+                total = int(metrics.nonfinite_steps)
+            if total > skipped:
+                position = now.position - behind * self._data.global_batch_size
+                self._not_finite(now.step - behind, position, total)
+                skipped = total
+            interval.add(metrics)
+            stops = stops or (self._cluster.num_workers > 1 and float(metrics.stops) > 0)
+        return dataclasses.replace(now, nonfinite_steps=skipped), stops
+
+    def _not_finite(self, step: int, position: int, total: int) -> None:
+        """Warns of a step that was skipped, or raises if it is one too many."""
         first = position - self._data.global_batch_size
         named = [
             self._data.describe(example)
             for example in range(first, min(position, first + _NAMED_EXAMPLES))
         ]
-        raise KzooError(
+        what = (
             f"the loss or a gradient of step {step:,} is not a finite number. Its batch holds the "
-            f"examples {first:,} to {position - 1:,} ({'; '.join(named)}; …). The step was not "
-            f"taken and nothing was saved; the last good checkpoint is "
-            f"{self._checkpoints.latest() or 'none yet'}. A lower optimizer.learning_rate, a "
+            f"examples {first:,} to {position - 1:,} ({'; '.join(named)}; …)."
+        )
+        allowed = max_skipped_steps(self._settings)
+        if total <= allowed:
+            _LOG.warning("%s The weights stay as they were (%d of %d)", what, total, allowed)
+            return
+        self._checkpoints.wait()
+        limit = f"{allowed} such steps were skipped before. " if allowed else ""
+        raise KzooError(
+            f"{what} The step was not taken and nothing was saved; {limit}the last good checkpoint "
+            f"is {self._checkpoints.latest() or 'none yet'}. A lower optimizer.learning_rate, a "
             "longer warm-up or runtime.precision=float32 may help"
         )
 
@@ -173,26 +254,44 @@ class TrainingLoop:
             )
         return report
 
-    def _between_steps(self, step: int, position: int, ends: bool, *, finished: bool) -> None:
+    def _write(self, step: int, split: str, values: dict[str, float]) -> None:
+        if self._writer is not None:
+            self._writer.write(step, split, values)
+
+    def _between_steps(self, now: Progressed, ends: bool) -> None:
         """Measures and saves where it is time to. Metrics first: a save makes them permanent."""
         measured = None
-        due = finished or step % self._settings.validation_interval == 0
+        step, settings = now.step, self._settings
+        due = step == settings.train_steps or step % settings.validation_interval == 0
         if self._evaluation is not None and due:
-            measured = self._evaluation.measure()
-            self._writer.write(step, "held_out", measured)
-            print(_held_out_line(step, measured), file=sys.stderr)
-        is_best = self._settings.keep_best and self._is_best(step, measured)
-        if ends or is_best or step % self._settings.checkpoint_interval == 0:
-            state = {**self._run_state, "position": position}
-            self._checkpoints.save(step, self._variables, state)
-        if is_best:
-            self._checkpoints.mark_best(step, measured["loss"])
+            with self._watchdog.stage(f"the measurement on held-out text after step {step:,}"):
+                measured = self._evaluation.measure()
+            self._write(step, "held_out", measured)
+            if self._cluster.is_chief:
+                print(_held_out_line(step, measured), file=sys.stderr)
+        if not self._cluster.is_chief:
+            return
+        is_best = settings.keep_best and self._is_best(step, measured)
+        if ends or is_best or step % settings.checkpoint_interval == 0:
+            state = {**self._run_state, **now.state()}
+            with self._watchdog.stage(f"the checkpoint of step {step:,} to be written"):
+                self._checkpoints.start_saving(
+                    step, self._variables, state, loss=measured["loss"] if is_best else None
+                )
+                if ends:
+                    self._checkpoints.wait()
 
     def _is_best(self, step: int, measured: dict[str, float] | None) -> bool:
         if measured is None:
             return False
+        self._checkpoints.wait()
         best = self._checkpoints.best()
         return best is None or best.step == step or measured["loss"] < best.loss
+
+
+def max_skipped_steps(settings: Trainer) -> int:
+    """How many steps that are not finite a run may have."""
+    return settings.max_skipped_steps if settings.on_nonfinite == "skip" else 0
 
 
 @dataclass
@@ -200,6 +299,7 @@ class _Interval:
     """Sums over the steps between two reports."""
 
     steps: int = 0
+    skipped_steps: int = 0
     loss: float = 0.0
     correct: float = 0.0
     targets: float = 0.0
@@ -209,6 +309,10 @@ class _Interval:
     seconds: float = 0.0
 
     def add(self, metrics: StepMetrics) -> None:
+        # What is not a number would make sums that are none.
+        if not metrics.finite:
+            self.skipped_steps += 1
+            return
         self.steps += 1
         for name in ("loss", "correct", "targets", "tokens", "positions", "gradient_norm"):
             setattr(self, name, getattr(self, name) + float(getattr(metrics, name)))
@@ -226,8 +330,9 @@ class _Interval:
         """What is written about the interval; tokens are those that are no padding."""
         report = self.shown()
         report["bits_per_token"] = bits_per_token(report["loss"])
-        report["gradient_norm"] = self.gradient_norm / self.steps
-        report["padding_share"] = 1 - self.tokens / self.positions
+        report["gradient_norm"] = self.gradient_norm / max(1, self.steps)
+        report["padding_share"] = 1 - self.tokens / max(1.0, self.positions)
+        report["skipped_steps"] = self.skipped_steps
         return report
 
 
@@ -260,25 +365,3 @@ def _held_out_line(step: int, measured: dict[str, float]) -> str:
         + ", ".join(f"{language} {loss:.2f}" for language, loss in losses.items())
         + ")"
     )
-
-
-@contextlib.contextmanager
-def _asked_to_stop() -> Iterator[list[str]]:
-    """Collects SIGTERM (preemption) and the first Ctrl-C; the second one interrupts as usual.
-
-    Yields:
-        The names of the signals that came so far.
-    """
-    received: list[str] = []
-
-    def remember(number: int, _frame: Any) -> None:
-        received.append(signal.Signals(number).name)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, remember) for number in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

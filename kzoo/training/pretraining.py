@@ -1,5 +1,9 @@
 """A pre-training run, from its configuration to its preset."""
 
+import contextlib
+import functools
+import hashlib
+import json
 import logging
 import os
 import sys
@@ -28,10 +32,12 @@ from kzoo.training.build import (
     build_schedule,
     build_training_examples,
     device_names,
+    has_static_shapes,
     num_logical_cpus,
 )
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.loop import TrainingLoop
+from kzoo.training.cluster import Cluster, why_collectives_ended
+from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW, decayed_variables
 from kzoo.training.ready_examples import ready_examples
@@ -63,24 +69,37 @@ def pretrain(config: Config, model_dir: str) -> None:
             f"memory ran out: {checkpoint_files.reason(error)}. Lower data.global_batch_size,"
             " data.sequence_length or the model's size, or set runtime.precision=mixed_bfloat16"
         ) from error
+    except tf.errors.OpError as error:
+        if config.runtime.strategy != "multi_worker_mirrored":
+            raise
+        raise KzooError(
+            f"another worker has ended or cannot be reached ({why_collectives_ended(error)}); its "
+            "own output says why. Start all workers again with the same command: they go on from "
+            "the last checkpoint"
+        ) from error
 
 
 def _pretrain(config: Config, model_dir: str) -> None:
     run = _set_up(config, model_dir)
     # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
-    run.checkpoints.claim()
+    run.cluster.chief_first(run.checkpoints.claim, f"use {model_dir}")
     state = run.checkpoints.restore_latest(run.variables)
-    _check_vocabulary_of_run(state, run.examples, model_dir)
     step = state["step"] if state else 0
-    preset = os.path.join(model_dir, PRESET_FOLDER)
-    if step >= config.trainer.train_steps:
-        print(f"the run in {model_dir} is finished: it has made {step:,} steps")
-    else:
+    run.cluster.check_agreement(step, f"the newest checkpoint in {model_dir}")
+    _check_vocabulary_of_run(state, run.examples, model_dir)
+    if step < config.trainer.train_steps:
         step = _train(run, state)
+    elif run.cluster.is_chief:
+        print(f"the run in {model_dir} is finished: it has made {step:,} steps")
     # On a finished run too, since a kill may have come between its last checkpoint and its preset.
     if step >= config.trainer.train_steps:
-        write_preset(run.model, run.examples, preset)
-        print(f"finished {step:,} steps; the model is in {preset}")
+        run.cluster.chief_first(functools.partial(_finish, run, step), "write the preset")
+
+
+def _finish(run: "_Run", step: int) -> None:
+    preset = os.path.join(run.model_dir, PRESET_FOLDER)
+    write_preset(run.model, run.examples, preset)
+    print(f"finished {step:,} steps; the model is in {preset}")
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ class _Run:
     model_dir: str
     examples: ExampleFiles
     strategy: tf.distribute.Strategy
+    cluster: Cluster
     model: RemBertMaskedLM
     optimizer: AdamW
     loss_scale: DynamicLossScale | None
@@ -109,11 +129,14 @@ def _set_up(config: Config, model_dir: str) -> _Run:
         precision=runtime.precision,
         threads=runtime.threads,
         deterministic=runtime.deterministic,
+        memory_growth=runtime.memory_growth,
         num_logical_cpus=num_logical_cpus(config),
     )
-    examples = ready_examples(config)
-    strategy = make_strategy(runtime.strategy, device_names(config))
+    # Before anything is computed: workers have to know of each other first.
+    strategy = make_strategy(runtime.strategy, device_names(config), runtime.tpu)
+    cluster = Cluster(strategy)
     _check_shares(config, strategy)
+    examples = _shared_examples(config, cluster)
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope():
         model = build_model(config)
@@ -122,49 +145,82 @@ def _set_up(config: Config, model_dir: str) -> _Run:
     checkpoints = Checkpoints(
         os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
     )
-    return _Run(config, model_dir, examples, strategy, model, optimizer, loss_scale, checkpoints)
+    return _Run(
+        config,
+        model_dir,
+        examples,
+        strategy,
+        cluster,
+        model,
+        optimizer,
+        loss_scale,
+        checkpoints,
+    )
+
+
+def _shared_examples(config: Config, cluster: Cluster) -> ExampleFiles:
+    """The examples of all workers, made by the chief where they are not there yet."""
+    cluster.chief_first(lambda: ready_examples(config), "open the examples")
+    examples = ready_examples(config)
+    settings = json.dumps([config.model_dump(), examples.info.model_dump()], sort_keys=True)
+    digest = hashlib.sha256(settings.encode()).digest()
+    cluster.check_agreement(
+        int.from_bytes(digest[:7]), "the configuration, or the examples that it names,"
+    )
+    return examples
 
 
 def _train(run: _Run, state: dict | None) -> int:
     """Trains from the state of a checkpoint on, and returns the steps made in all."""
     config = run.config
-    first_step, position = (state["step"], state["position"]) if state else (0, 0)
+    start = Progressed.of(state) if state else Progressed()
     source = build_training_examples(config, run.examples)
-    _write_config(config, run.model_dir)
-    _describe_run(run, source, first_step)
-    with MetricWriter(run.model_dir, first_step if state else None) as writer:
-        evaluation = build_evaluation(config, run.examples, source, run.model, run.strategy)
-        if evaluation is not None and not state:
-            writer.write(0, "held_out", evaluation.unigram_baseline())
+    evaluation = build_evaluation(
+        config, run.examples, source, run.model, run.strategy, run.cluster
+    )
+    with contextlib.ExitStack() as stack:
+        writer = None
+        if run.cluster.is_chief:
+            _write_config(config, run.model_dir)
+            _describe_run(run, source, start)
+            writer = stack.enter_context(MetricWriter(run.model_dir, start.step if state else None))
+            if evaluation is not None and not state:
+                writer.write(0, "held_out", evaluation.unigram_baseline())
         loop = TrainingLoop(
             TrainingStep(
                 run.model,
                 run.optimizer,
                 run.strategy,
                 seed=config.data.seed,
+                accumulation_steps=config.trainer.accumulation_steps,
                 loss_scale=run.loss_scale,
+                max_skipped_steps=max_skipped_steps(config.trainer),
+                nonfinite_steps=start.nonfinite_steps,
+                static_shapes=has_static_shapes(config),
                 jit_compile=config.runtime.jit_compile,
             ),
             build_schedule(config),
-            build_data_stream(config, source, run.strategy.num_replicas_in_sync),
+            build_data_stream(config, source, run.cluster),
+            cluster=run.cluster,
             variables=run.variables,
             run_state={"vocabulary_sha256": run.examples.info.vocabulary_sha256},
             checkpoints=run.checkpoints,
             writer=writer,
             evaluation=evaluation,
             settings=config.trainer,
-            peak_share=build_peak_share(config, run.strategy),
+            peak_share=build_peak_share(config, run.cluster),
         )
-        return loop.run(first_step, position)
+        return loop.run(start)
 
 
 def _check_shares(config: Config, strategy: tf.distribute.Strategy) -> None:
-    replicas = strategy.num_replicas_in_sync
-    if config.data.global_batch_size % replicas:
+    replicas, micro_batches = strategy.num_replicas_in_sync, config.trainer.accumulation_steps
+    if config.data.global_batch_size % (replicas * micro_batches):
+        with_them = f" with {micro_batches} micro-batches each" if micro_batches > 1 else ""
         raise KzooError(
             f"data.global_batch_size: {config.data.global_batch_size} windows cannot be shared "
-            f"evenly by the {replicas} devices of strategy {config.runtime.strategy}; set it to a "
-            f"multiple of {replicas}, or choose runtime.devices"
+            f"evenly by the {replicas} devices of strategy {config.runtime.strategy}{with_them}; "
+            f"set it to a multiple of {replicas * micro_batches}, or choose runtime.devices"
         )
 
 
@@ -212,7 +268,7 @@ def _check_vocabulary_of_run(state: dict | None, examples: ExampleFiles, model_d
         )
 
 
-def _describe_run(run: _Run, source: TrainingExamples, first_step: int) -> None:
+def _describe_run(run: _Run, source: TrainingExamples, start: Progressed) -> None:
     """Says what is going to happen, before it does."""
     model, examples = run.model, run.examples
     rows = [("language", "sentences", "windows", "share of the batches")]
@@ -228,9 +284,26 @@ def _describe_run(run: _Run, source: TrainingExamples, first_step: int) -> None:
         f"{encoder:,}",
         f"weight decay: {num_decayed} matrices; not {num_excluded} biases and layer normalisations",
     ]
-    if first_step:
-        lines.append(f"resumed at step {first_step:,} of {run.config.trainer.train_steps:,}")
+    if run.strategy.num_replicas_in_sync > 1 or run.config.trainer.accumulation_steps > 1:
+        lines.append(_sharing(run))
+    if start.step:
+        lines.append(
+            f"resumed at step {start.step:,} of {run.config.trainer.train_steps:,}, with example "
+            f"{start.position:,}"
+        )
     print("\n".join(lines), file=sys.stderr)
+
+
+def _sharing(run: _Run) -> str:
+    """Who computes which part of a global batch."""
+    config, cluster = run.config, run.cluster
+    micro_batches = config.trainer.accumulation_steps
+    parts = run.strategy.num_replicas_in_sync * micro_batches
+    return (
+        f"global batch of {config.data.global_batch_size:,}: {cluster.num_workers} workers with "
+        f"{cluster.replicas_per_worker} replicas each, {micro_batches} micro-batches of "
+        f"{config.data.global_batch_size // parts:,}; a worker takes consecutive examples"
+    )
 
 
 def write_preset(model: RemBertMaskedLM, examples: ExampleFiles, folder: str) -> None:

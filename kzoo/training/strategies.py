@@ -6,12 +6,14 @@ import keras
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.training.cluster import check_tf_config
+from kzoo.training.worker_strategy import worker_strategy
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # What this process computes on. Two strategy objects in one process would collide in their
 # collectives.
-_made: tuple[str, tuple[str, ...], tf.distribute.Strategy] | None = None
+_made: tuple[tuple, tf.distribute.Strategy] | None = None
 
 
 def configure_runtime(
@@ -19,6 +21,7 @@ def configure_runtime(
     precision: str = "float32",
     threads: int | None = None,
     deterministic: bool = True,
+    memory_growth: bool = True,
     num_logical_cpus: int | None = None,
 ) -> None:
     """Sets up TensorFlow and Keras; call it before anything is computed.
@@ -28,6 +31,8 @@ def configure_runtime(
         threads: how many threads share the work of one operation; None for all cores.
         deterministic: whether equal runs give equal bits. Random operations then need seeds, and
             some operations are slower on a GPU.
+        memory_growth: whether TensorFlow takes GPU memory as it needs it. Otherwise the first
+            process takes all memory of every GPU that it sees, in one piece.
         num_logical_cpus: split the CPU into so many devices, to try a strategy without GPUs.
 
     Raises:
@@ -46,8 +51,7 @@ def configure_runtime(
                 [tf.config.LogicalDeviceConfiguration()] * num_logical_cpus,
             )
         for gpu in tf.config.list_physical_devices("GPU"):
-            # Otherwise the first process takes all memory of every GPU it sees.
-            tf.config.experimental.set_memory_growth(gpu, True)
+            tf.config.experimental.set_memory_growth(gpu, memory_growth)
     except RuntimeError as error:
         raise KzooError(
             f"threads and devices cannot be set once TensorFlow has used a device ({error}); "
@@ -57,44 +61,77 @@ def configure_runtime(
         tf.config.experimental.enable_op_determinism()
 
 
-def make_strategy(name: str, devices: Sequence[str] | None = None) -> tf.distribute.Strategy:
+def make_strategy(
+    name: str, devices: Sequence[str] | None = None, tpu: str | None = None
+) -> tf.distribute.Strategy:
     """The strategy of this process; asked again for the same, the same object.
 
     Args:
-        name: `one_device`, or `mirrored` for synchronous replicas on several devices.
+        name: `one_device`; `mirrored` for synchronous replicas on several devices;
+            `multi_worker_mirrored` for such replicas in several processes, which `TF_CONFIG`
+            names; `tpu` for the cores of a TPU.
         devices: such as `["GPU:0", "GPU:1"]`. None: for `one_device`, where TensorFlow places
-            operations by itself, which is the first GPU if there is one; for `mirrored`, all
-            GPUs, or without any, all logical CPUs.
+            operations by itself, which is the first GPU if there is one; for the mirrored ones,
+            all GPUs of this process, or without any, all its logical CPUs.
+        tpu: name or gRPC address of a TPU, or `local` for the one of this machine (a TPU VM).
 
     Raises:
-        KzooError: if the name or a device is unknown, or the process has another strategy.
+        KzooError: if the name or a device is unknown, the process has another strategy, or the
+            TPU does not answer.
     """
     global _made
     if name not in _STRATEGIES:
         raise KzooError(f"unknown strategy {name!r}; choose of {', '.join(_STRATEGIES)}")
-    devices = tuple(devices or ())
+    wanted = (name, tuple(devices or ()), tpu)
     if _made is None:
-        _check_devices(devices)
-        _made = (name, devices, _STRATEGIES[name](devices))
-    elif _made[:2] != (name, devices):
+        _made = (wanted, _STRATEGIES[name](*wanted[1:]))
+    elif _made[0] != wanted:
         raise KzooError(
-            f"this process computes with strategy {_made[0]!r} and cannot change to {name!r} "
-            f"on devices {list(devices)}; use a process for each"
+            f"this process computes with strategy {_made[0][0]!r} and cannot change to {name!r} "
+            f"on devices {list(wanted[1])}; use a process for each"
         )
-    return _made[2]
+    return _made[1]
 
 
-def _one_device(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+def _one_device(devices: tuple[str, ...], _tpu: str | None) -> tf.distribute.Strategy:
     if len(devices) > 1:
         raise KzooError(f"strategy 'one_device' takes one device; received {list(devices)}")
+    _check_devices(devices)
     return tf.distribute.OneDeviceStrategy(devices[0]) if devices else tf.distribute.get_strategy()
 
 
-def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+def _mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.distribute.Strategy:
+    _check_devices(devices)
     return tf.distribute.MirroredStrategy(devices or _device_names("GPU") or _device_names("CPU"))
 
 
-_STRATEGIES = {"one_device": _one_device, "mirrored": _mirrored}
+def _multi_worker_mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.distribute.Strategy:
+    check_tf_config()
+    # Not checked: looking at devices would start TensorFlow's runtime before it knows its cluster.
+    return worker_strategy(devices)
+
+
+def _tpu(_devices: tuple[str, ...], tpu: str | None) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+        if tpu != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise KzooError(
+            f"runtime.tpu: there is no TPU at {tpu!r} ({error}). Name it, give its address "
+            "(grpc://HOST:8470), or say local on a TPU VM, whose TensorFlow must be the one for "
+            "TPUs (tensorflow-tpu)"
+        ) from error
+
+
+_STRATEGIES = {
+    "one_device": _one_device,
+    "mirrored": _mirrored,
+    "multi_worker_mirrored": _multi_worker_mirrored,
+    "tpu": _tpu,
+}
 
 
 def _check_devices(devices: tuple[str, ...]) -> None:

@@ -137,7 +137,10 @@ def test_a_complete_model_may_name_its_own_preset(write):
             "a.yaml:11: optimizer.learning_rate: unknown section; the nearest known is "
             "optimizer.learning_rate",
         ),
-        ("runtime: {gpu.x: 1}\n", "a.yaml:11: runtime.gpu.x: unknown key; known are strategy, "),
+        (
+            "runtime: {nodes.x: 1}\n",
+            "a.yaml:11: runtime.nodes.x: unknown key; known are strategy, ",
+        ),
         ("trainer: 5\n", "a.yaml:11: trainer: expected keys with values, received 5 (an integer)"),
         (
             "trainer: {1: 2}\n",

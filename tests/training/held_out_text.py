@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from kzoo.corpora.held_out_examples import HeldOutExamples
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from tests.corpora.memory_examples import MemoryExamples, windows
 from tests.training import small_steps
@@ -52,6 +53,7 @@ def evaluation(
         held_out,
         MIXTURE,
         strategy,
+        Cluster(strategy),
         batch_size=BATCH_SIZE,
         static_shapes=static_shapes,
     )

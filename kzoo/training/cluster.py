@@ -1,0 +1,158 @@
+"""The processes that train together: who is who, and what they tell each other."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kzoo.errors import KzooError
+
+_TF_CONFIG = "TF_CONFIG"
+_JOBS = ("chief", "worker")
+
+
+class Cluster:
+    """This process's place among the workers of a strategy; a strategy of one process has one.
+
+    Attributes:
+        num_workers: how many processes train.
+        index: which of them this is, from 0.
+        replicas_per_worker: how many replicas each of them has.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy):
+        self._strategy = strategy
+        self.num_workers, self.index = 1, 0
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            resolver = strategy.cluster_resolver
+            tasks = resolver.cluster_spec().as_dict()
+            names = [(job, task) for job in _JOBS for task in range(len(tasks.get(job, ())))]
+            self.num_workers = len(names)
+            self.index = names.index((resolver.task_type, resolver.task_id))
+        self.replicas_per_worker = strategy.num_replicas_in_sync // self.num_workers
+        self._gather = tf.function(self._summed, reduce_retracing=True)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the process that writes, and speaks for all."""
+        return self.index == 0
+
+    def gather(self, value: int) -> list[int]:
+        """Every worker's value, by their indices; each waits until all have called this.
+
+        Args:
+            value: of this worker, an int64.
+        """
+        if self.num_workers == 1:
+            return [value]
+        own = [value if index == self.index else 0 for index in range(self.num_workers)]
+        return self._gather(tf.constant(own, tf.int64)).numpy().tolist()
+
+    def chief_first(self, action: Callable[[], None], what: str) -> None:
+        """Has the chief do something that the others need done, and wait for.
+
+        Args:
+            action: what the chief does.
+            what: it, in words, for the others should it fail.
+
+        Raises:
+            KzooError: `action` failed, on each worker.
+        """
+        error = None
+        if self.is_chief:
+            try:
+                action()
+            except KzooError as raised:
+                error = raised
+        failed = self.gather(int(error is not None))[0]
+        if error is not None:
+            raise error
+        if failed:
+            raise KzooError(f"worker 0 could not {what}; its own message says why")
+
+    def check_agreement(self, value: int, what: str) -> None:
+        """Refuses to go on where workers differ.
+
+        Args:
+            value: what should be the same on all workers, an int64.
+            what: it, in words, as "the configuration".
+
+        Raises:
+            KzooError: it is not, on each worker.
+        """
+        values = self.gather(value)
+        others = [index for index, other in enumerate(values) if other != values[0]]
+        if others:
+            raise KzooError(
+                f"{what} of worker {', '.join(map(str, others))} differs from that of worker 0; "
+                "start all workers with the same command, on the same files"
+            )
+
+    def _summed(self, values: tf.Tensor) -> tf.Tensor:
+        """The sum over workers, to which the first replica of each contributes."""
+
+        def add(values):
+            context = tf.distribute.get_replica_context()
+            is_first = context.replica_id_in_sync_group % self.replicas_per_worker == 0
+            share = tf.where(is_first, values, tf.zeros_like(values))
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, share)
+
+        summed = self._strategy.run(add, (values,))
+        return self._strategy.experimental_local_results(summed)[0]
+
+
+def why_collectives_ended(error: tf.errors.OpError) -> str:
+    """What TensorFlow says of a worker that is gone, without the stack of the operation."""
+    found = re.search(r"Collective ops is aborted by: ([^\n]*(?:\n/job[^\n]*)?)", error.message)
+    return " ".join((found[1] if found else error.message.strip().splitlines()[0]).split())
+
+
+def check_tf_config() -> None:
+    """Checks what `TF_CONFIG` says before TensorFlow waits for workers that cannot come.
+
+    Raises:
+        KzooError: it is not set, or does not name this process among its workers.
+    """
+    text = os.environ.get(_TF_CONFIG)
+    example = (
+        '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", '
+        '"index": 0}}'
+    )
+    if not text:
+        raise KzooError(
+            f"runtime.strategy: multi_worker_mirrored needs {_TF_CONFIG} in the environment of "
+            f"each worker, such as {example}; on one machine, python -m kzoo.launch sets it"
+        )
+    problem = _problem(text)
+    if problem:
+        raise KzooError(f"{_TF_CONFIG}: {problem}; received {text!r}, expected such as {example}")
+
+
+def _problem(text: str) -> str | None:
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        return f"is no JSON ({error})"
+    match content:
+        case {"cluster": dict(cluster), "task": {"type": str(job), "index": int(index)}}:
+            return _task_problem(cluster, job, index)
+        case _:
+            return "lacks cluster, or task with type and index"
+
+
+def _task_problem(cluster: dict[str, Any], job: str, index: int) -> str | None:
+    addresses = [address for name in _JOBS for address in cluster.get(name, ())]
+    if not all(isinstance(address, str) and ":" in address for address in addresses):
+        return "every worker's address must be host:port"
+    if len(set(addresses)) < len(addresses):
+        return "an address is named twice"
+    if len(cluster.get("chief", ())) > 1:
+        return "there can be one chief"
+    if job not in _JOBS:
+        return f"task type {job!r} does not train; choose of {', '.join(_JOBS)}"
+    if not 0 <= index < len(cluster.get(job, ())):
+        return f"cluster has no {job} {index}"
+    return None
