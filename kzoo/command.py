@@ -10,6 +10,7 @@ one process, and ends in
 import errno
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -24,10 +25,12 @@ NO_READER = 141  # what a shell makes of SIGPIPE
 
 
 def run(
-    main: Callable[[], None],
+    main: Callable[..., None],
     flag_values: flags.FlagValues,
     usage: str,
     arguments: Sequence[str] | None = None,
+    *,
+    passed_on_with: str | None = None,
 ) -> int:
     """Parses the flags, calls `main`, and turns what happened into an exit status.
 
@@ -36,6 +39,9 @@ def run(
         flag_values: where the command has defined its flags.
         usage: what `--help` prints before the flags.
         arguments: the command line without the program's name; default `sys.argv[1:]`.
+        passed_on_with: a flag that says who takes the arguments that are no flags of the command:
+            `main` is called with a list of them, which is empty where this flag is not given (the
+            others are then wrong, as usual).
 
     Returns:
         0 on success and for `--help`; 2 for a wrong flag, a `KzooError` or output that cannot be
@@ -45,7 +51,7 @@ def run(
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     _make_streams_usable()
     try:
-        status = _status_of(main, flag_values, usage, arguments)
+        status = _status_of(main, flag_values, usage, arguments, passed_on_with)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone (`… | head`): nothing is left to say, at exit either.
@@ -95,19 +101,21 @@ def _complain(text: str) -> None:
 
 
 def _status_of(
-    main: Callable[[], None],
+    main: Callable[..., None],
     flag_values: flags.FlagValues,
     usage: str,
     arguments: Sequence[str],
+    passed_on_with: str | None,
 ) -> int:
     if {"--help", "-help", "-h"} & set(arguments):
         print(f"{usage.strip()}\n\n{_flag_table(flag_values)}")
         return 0
     try:
-        rest = _parsed(flag_values, arguments)
-        if rest:
-            raise flags.Error(f"unexpected argument {rest[0]!r}; see --help")
-        main()
+        if passed_on_with is None:
+            _refuse(_parsed(flag_values, arguments))
+            main()
+        else:
+            main(_passed_on(flag_values, arguments, passed_on_with))
     except (flags.Error, KzooError) as error:
         _complain(f"error: {error}")
         return USAGE_ERROR
@@ -117,10 +125,31 @@ def _status_of(
     return 0
 
 
-def _parsed(flag_values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+def _refuse(rest: Sequence[str]) -> None:
+    if rest:
+        raise flags.Error(f"unexpected argument {rest[0]!r}; see --help")
+
+
+def _passed_on(
+    flag_values: flags.FlagValues, arguments: Sequence[str], passed_on_with: str
+) -> list[str]:
+    """Sets the flags, and returns the arguments that are none of them if a flag is there."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    ours, behind = arguments[:end], arguments[end:]
+    if not any(re.fullmatch(rf"--?{passed_on_with}(=.*)?", argument) for argument in ours):
+        _refuse(_parsed(flag_values, arguments))
+        return []
+    # Else a value that stands by itself, as in `--project mine`, would end the flags.
+    flag_values.set_gnu_getopt()
+    return [*_parsed(flag_values, ours, known_only=True), *behind]
+
+
+def _parsed(
+    flag_values: flags.FlagValues, arguments: Sequence[str], known_only: bool = False
+) -> list[str]:
     """Sets the flags, and returns what is left of the command line."""
     try:
-        return flag_values(["kzoo", *arguments])[1:]
+        return flag_values(["kzoo", *arguments], known_only=known_only)[1:]
     except ValueError as error:  # Of `--nooverwrite=1`; absl's other complaints are `flags.Error`.
         raise flags.Error(str(error)) from error
 

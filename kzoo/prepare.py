@@ -5,7 +5,7 @@
         --sequence_length 128 --output data/mini
 
 Reads .txt (a blank line ends a document), .jsonl and .parquet, each also .gz, .xz or .zst. Uses all
-cores. Interrupted, the same command goes on where it stopped.
+cores; with --runner, a cluster. Interrupted, the same command goes on where it stopped.
 """
 
 import math
@@ -46,6 +46,14 @@ flags.DEFINE_integer(
     "workers", None, "Processes that encode; default: one a core.", lower_bound=1, flag_values=FLAGS
 )
 flags.DEFINE_string(
+    "runner",
+    None,
+    "Work by Apache Beam, on DirectRunner, DataflowRunner, FlinkRunner, SparkRunner or another of"
+    " its runners. Other flags than these are then Beam's pipeline options; what stands behind --"
+    " goes to the runner unchecked.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_string(
     "text_field", "text", "Key or column of the text, in .jsonl and .parquet.", flag_values=FLAGS
 )
 flags.DEFINE_enum(
@@ -70,7 +78,7 @@ flags.DEFINE_boolean(
 flags.mark_flags_as_required(["input", "vocabulary", "output"], flag_values=FLAGS)
 
 
-def main() -> None:
+def main(pipeline_options: list[str]) -> None:
     """Prepares examples and prints what each language came to."""
     from kzoo.corpora.files import find_files
     from kzoo.corpora.prepare import prepare
@@ -91,10 +99,34 @@ def main() -> None:
         on_bad_text=FLAGS.on_bad_text,
         shard_bytes=round(FLAGS.shard_megabytes * 1e6),
         overwrite=FLAGS.overwrite,
+        engine=_engine(pipeline_options),
     )
     print(info.table())
     print(f"The examples are in {FLAGS.output}.")
 
 
+def _engine(pipeline_options: list[str]):
+    """What `--runner` asks for; None for processes of this machine."""
+    if FLAGS.runner is None:
+        return None
+    if FLAGS.workers is not None:
+        raise KzooError(
+            "--workers is for preparing without --runner; how many workers there are, the runner's"
+            " options say, such as --direct_num_workers of the DirectRunner"
+        )
+    from kzoo.corpora import beam_messages
+
+    try:
+        with beam_messages.unheard():
+            from kzoo.corpora.beam import BeamEngine
+    except ModuleNotFoundError as error:
+        if error.name != "apache_beam":
+            raise
+        raise KzooError(
+            "--runner needs Apache Beam, which is not installed: pip install 'kzoo[beam]'"
+        ) from error
+    return BeamEngine(FLAGS.runner, pipeline_options)
+
+
 if __name__ == "__main__":
-    sys.exit(command.run(main, FLAGS, __doc__))
+    sys.exit(command.run(main, FLAGS, __doc__, passed_on_with="runner"))

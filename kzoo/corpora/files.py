@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import sys
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -70,7 +71,8 @@ def local_path(path: str | os.PathLike[str]) -> str:
 @contextlib.contextmanager
 def written_aside(path: str) -> Iterator[str]:
     """Yields a path to write to, which takes the place of `path` if all goes well."""
-    temporary = f"{path}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    # No process id: processes on several machines, which have the same ids, may write one path.
+    temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
     try:
         yield temporary
         os.replace(temporary, path)

@@ -5,6 +5,7 @@ It stands beside the final folder, which appears whole, by one rename, when all 
     request.json                 settings, files and versions that the shards are made from
     SPLIT/LANGUAGE/00000.npz     what was counted in a shard; it exists once the shard is finished
     SPLIT/LANGUAGE/00000.arrayrecord
+    text/                        what workers on many machines share (`kzoo.corpora.shared_work`)
 """
 
 import contextlib
@@ -28,6 +29,7 @@ from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
 
 REQUEST_FILE = "request.json"
+SHARED_TEXT_FOLDER = "text"
 _COUNTS_SUFFIX = ".npz"
 _RECORDS_SUFFIX = ".arrayrecord"
 
@@ -50,7 +52,8 @@ def finish_shard(stem: str, shard: EncodedShard) -> None:
     """Writes a shard and then its counts, each aside and renamed.
 
     Args:
-        stem: path of the shard without its suffix.
+        stem: path of the shard without its suffix, in a folder that is there. (To make it would
+            bring back what a worker that others believed dead still writes to.)
         shard: what to write.
 
     Raises:
@@ -68,7 +71,6 @@ def finish_shard(stem: str, shard: EncodedShard) -> None:
     )
     pieces = np.flatnonzero(shard.piece_counts)
     try:
-        os.makedirs(os.path.dirname(stem), exist_ok=True)
         with written_aside(stem + _RECORDS_SUFFIX) as path:
             examples.write_records(path, shard.records)
         with written_aside(stem + _COUNTS_SUFFIX) as path, open(path, "wb") as stream:
@@ -126,6 +128,9 @@ class PartialFolder:
         new = self.folder + ".new"
         shutil.rmtree(new, ignore_errors=True)
         os.makedirs(new)
+        for split, languages in request.files.items():
+            for language in languages:
+                os.makedirs(os.path.join(new, split, language))
         save_record(request, os.path.join(new, REQUEST_FILE))
         os.rename(new, self.folder)
 
@@ -140,6 +145,11 @@ class PartialFolder:
     def is_finished(self, split: str, language: str, shard: int) -> bool:
         """Whether a shard is complete on disk."""
         return os.path.exists(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+
+    def num_finished(self, split: str, language: str) -> int:
+        """How many shards of a language are complete on disk."""
+        names = os.listdir(self._path(split, language))
+        return sum(name.endswith(_COUNTS_SUFFIX) for name in names)
 
     def counts(
         self, split: str, language: str, num_shards: int
@@ -178,6 +188,7 @@ class PartialFolder:
         # Of workers that were killed.
         for name in glob.glob("**/*" + TEMPORARY_SUFFIX, root_dir=self.folder, recursive=True):
             _remove(self._path(name))
+        shutil.rmtree(self._path(SHARED_TEXT_FOLDER), ignore_errors=True)
         _remove(self._path(REQUEST_FILE))
         replace_folder(self.output, self.folder)
 

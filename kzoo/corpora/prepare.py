@@ -1,13 +1,14 @@
-"""Turns the text of many languages into example files, on all cores, in bounded memory.
+"""Turns the text of many languages into example files, in bounded memory.
 
-One process reads and cuts the text into shards; the others encode and write them. A shard depends
-on its text and the settings alone, so that neither the number of workers nor an interruption leaves
-a trace in the result.
+By default on all cores of this machine: one process reads and cuts the text into shards; the others
+encode and write them. A shard depends on its text and the settings alone, so that neither the
+number of workers, nor an interruption, nor another engine (`kzoo.corpora.beam`) leaves a trace in
+the result.
 """
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,10 @@ SHARD_BYTES = 8_000_000
 """Of text in a shard, by default: with two shards a worker in memory, little beside the rest."""
 
 
+Engine = Callable[[PartialFolder, Request, Vocabulary], Mapping[tuple[Split, str], int]]
+"""Makes the shards that a folder lacks, and returns how many there are by split and language."""
+
+
 class ShardTask(NamedTuple):
     """A shard to be made: where it goes, without suffix, and its text."""
 
@@ -67,6 +72,7 @@ def prepare(
     on_bad_text: BadTextPolicy = "error",
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
+    engine: Engine | None = None,
 ) -> DatasetInfo:
     """Makes a folder of examples, or finishes one that was begun; see `kzoo.corpora.examples`.
 
@@ -76,11 +82,12 @@ def prepare(
         vocabulary: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`.
         sequence_length: of the longest window with its `[CLS]` and `[SEP]`.
         output: the folder to make. It appears when all is done; until then the work is beside it.
-        workers: number of processes that encode; None for one a core.
+        workers: number of processes that encode, without an `engine`; None for one a core.
         text_field: key of the text in JSON lines and Parquet.
         on_bad_text: what to do with text that cannot be read: `error`, `replace` or `skip`.
         shard_bytes: of text in a shard. Larger shards are fewer files and more memory.
         overwrite: replace examples that were made from something else.
+        engine: what makes the shards; None for processes of this machine.
 
     Returns:
         What is in the folder. If the same examples are there already, nothing else is done.
@@ -93,6 +100,7 @@ def prepare(
     workers = available_cores() if workers is None else workers
     if workers < 1:
         raise KzooError(f"workers must be at least 1, got {workers}")
+    engine = engine or functools.partial(_make_shards, workers=workers)
     check_before_work(train_files, held_out_files, output)
     paths: dict[Split, FilesByLanguage] = {"train": train_files}
     if held_out_files:
@@ -111,22 +119,22 @@ def prepare(
             return info
         with sole_maker(output):
             info = _find_complete(output, request, overwrite)
-            return info or _prepare(PartialFolder(output), request, loaded, workers, overwrite)
+            return info or _prepare(PartialFolder(output), request, loaded, engine, overwrite)
     except OSError as error:
         raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
 
 
-def make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> ShardReport:
-    """Encodes and writes one shard: what a worker does.
+def make_shard(vocabulary: Vocabulary, settings: DatasetSettings, task: ShardTask) -> ShardReport:
+    """Encodes and writes one shard: what a worker does, whatever engine runs it.
 
     Args:
-        vocabulary: path of the SentencePiece model.
+        vocabulary: what encodes.
         settings: what the examples depend on besides the text and the vocabulary.
         task: the shard.
     """
     shard = encode_shard(
         task.segments,
-        _load_once(vocabulary),
+        vocabulary,
         sequence_length=settings.sequence_length,
         text_field=settings.text_field,
         on_bad_text=settings.on_bad_text,
@@ -135,7 +143,22 @@ def make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> S
     return ShardReport(shard.documents, sum(segment.size_bytes for segment in task.segments))
 
 
+def _make_shard(vocabulary: str, settings: DatasetSettings, task: ShardTask) -> ShardReport:
+    """`make_shard` in a process of the pool, which gets the vocabulary by its path."""
+    return make_shard(_load_once(vocabulary), settings, task)
+
+
 _load_once = functools.cache(Vocabulary.load)
+
+
+def cut_text(request: Request, split: Split, language: str, **hooks) -> Iterator[list[Segment]]:
+    """Reads the text of one language, shard by shard; `hooks` are those of `read_shards`."""
+    return read_shards(
+        [info.path for info in request.files[split][language]],
+        request.settings.shard_bytes,
+        text_field=request.settings.text_field,
+        **hooks,
+    )
 
 
 def check_before_work(
@@ -186,12 +209,12 @@ def _find_complete(output: str, request: Request, overwrite: bool) -> DatasetInf
 
 
 def _prepare(
-    folder: PartialFolder, request: Request, vocabulary: Vocabulary, workers: int, overwrite: bool
+    folder: PartialFolder, request: Request, vocabulary: Vocabulary, engine: Engine, overwrite: bool
 ) -> DatasetInfo:
     info = folder.info()
     if info is None or request.differences_from_dataset(info):
         folder.claim(request, overwrite)
-        num_shards = _make_shards(folder, request, vocabulary, workers)
+        num_shards = engine(folder, request, vocabulary)
         info = _complete(folder, request, vocabulary, num_shards)
     folder.publish(info)
     return info
@@ -200,26 +223,21 @@ def _prepare(
 def _make_shards(
     folder: PartialFolder, request: Request, vocabulary: Vocabulary, workers: int
 ) -> dict[tuple[Split, str], int]:
-    """Makes the shards that are missing, and returns how many there are by split and language."""
+    """The engine for one machine: a pool of processes, which this one reads and cuts text for."""
     num_shards: dict[tuple[Split, str], int] = {}
     with ReadingProgress("prepare", request.total_bytes()) as progress:
 
         def tasks() -> Iterator[ShardTask]:
             for split, languages in request.files.items():
-                for language, infos in languages.items():
-                    shards = read_shards(
-                        [info.path for info in infos],
-                        request.settings.shard_bytes,
-                        text_field=request.settings.text_field,
-                        on_read=progress.read,
-                    )
+                for language in languages:
                     number = -1
+                    shards = cut_text(request, split, language, on_read=progress.read)
                     for number, segments in enumerate(shards):
                         if not folder.is_finished(split, language, number):
                             yield ShardTask(folder.stem(split, language, number), segments)
                     num_shards[split, language] = number + 1
 
-        make = functools.partial(make_shard, vocabulary.source, request.settings)
+        make = functools.partial(_make_shard, vocabulary.source, request.settings)
         for report in run_in_order(make, tasks(), workers):
             progress.done(report.documents, report.text_bytes)
     return num_shards

@@ -13,7 +13,7 @@ import itertools
 import logging
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from kzoo.corpora import blocks, files
@@ -93,11 +93,23 @@ def read_segments(
 
 
 def read_shards(
-    paths: Sequence[str], shard_bytes: int, *, text_field: str = "text", on_read: OnRead = ignore
+    paths: Sequence[str],
+    shard_bytes: int,
+    *,
+    text_field: str = "text",
+    on_read: OnRead = ignore,
+    warn: Callable[[str], object] = _LOG.warning,
 ) -> Iterator[list[Segment]]:
     """Reads the files of one language as one stream, in shards of `shard_bytes` of text.
 
     Shard k is a function of the content of the files, their order, and `shard_bytes`.
+
+    Args:
+        paths: the files.
+        shard_bytes: of text in a shard; the last one has what is left.
+        text_field: the column to read, in Parquet.
+        on_read: hears of the progress.
+        warn: hears of files without text.
 
     Raises:
         KzooError: a file cannot be read, or there is no text in any.
@@ -118,7 +130,7 @@ def read_shards(
                 shard, filled = [], 0
         if not has_text:
             empty.append(path)
-            _LOG.warning("%s holds no text, only blanks or nothing at all", path)
+            warn(f"{path} holds no text, only blanks or nothing at all")
     if len(empty) == len(paths):
         raise KzooError(f"there is no text in {', '.join(paths)}: only blanks, or nothing at all")
     if shard:

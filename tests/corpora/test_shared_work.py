@@ -1,0 +1,208 @@
+"""Shards made in two steps by workers that may come twice, late, or never."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from kzoo import sample
+from kzoo.corpora.prepare import prepare
+from kzoo.corpora.shared_work import Shard, SharedWork, Stopped
+from kzoo.errors import KzooError
+from tests.corpora.text_files import write_documents
+
+SHARD_BYTES = 2000
+
+
+@pytest.fixture
+def corpus(tmp_path) -> dict[str, list[str]]:
+    """Two languages, the second in several files of which one has only blanks."""
+    text = (sample.folder() / "train-en.txt").read_text("utf-8")
+    documents = [document.split("\n") for document in text.strip().split("\n\n")]
+    (tmp_path / "train-en-0.txt").write_bytes(b"\n \n")
+    return {
+        "de": [write_documents(tmp_path, "train-de.parquet", documents)],
+        "en": [
+            str(tmp_path / "train-en-0.txt"),
+            write_documents(tmp_path, "train-en-1.txt.gz", documents[:3]),
+            write_documents(tmp_path, "train-en-2.jsonl.xz", documents[3:]),
+        ],
+    }
+
+
+def prepared(corpus, vocabulary, output: pathlib.Path, engine=None):
+    return prepare(
+        corpus, None, vocabulary, 32, output, workers=1, shard_bytes=SHARD_BYTES, engine=engine
+    )
+
+
+def content(folder: pathlib.Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def by_one_worker(folder, request, vocabulary):
+    """An engine that does the work as one remote worker would."""
+    launched = SharedWork.begin(folder, request, vocabulary)
+    work = SharedWork.join(folder.output)
+    for split, language in work.languages():
+        for shard in list(work.cut(split, language)):
+            work.make(shard)
+    return launched.num_shards()
+
+
+def test_it_gives_the_files_that_a_pool_gives(corpus, vocabulary_folder, tmp_path, caplog):
+    prepared(corpus, vocabulary_folder, tmp_path / "pool")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "train-en-0.txt holds no text" in said[0]
+    caplog.clear()
+    prepared(corpus, vocabulary_folder, tmp_path / "shared", by_one_worker)
+    assert [record.getMessage() for record in caplog.records] == said
+    expected = content(tmp_path / "pool")
+    assert content(tmp_path / "shared") == expected
+    assert sum(name.startswith("train/en/") for name in expected) > 3
+    assert not (tmp_path / "shared.partial").exists()
+
+
+def test_steps_that_are_done_twice_leave_the_same(corpus, vocabulary_folder, tmp_path):
+    def twice(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        other = SharedWork.join(folder.output)
+        for of in work.languages():
+            shards = list(work.cut(*of))
+            work.make(shards[0])
+            # Its text is gone, but nobody makes it again.
+            assert list(other.cut(*of)) == shards[1:]
+            for shard in shards:
+                other.make(shard)
+                work.make(shard)
+            assert list(work.cut(*of)) == []
+        assert not list(pathlib.Path(folder.folder, "text").rglob("*.feather"))
+        return work.num_shards()
+
+    prepared(corpus, vocabulary_folder, tmp_path / "pool")
+    prepared(corpus, vocabulary_folder, tmp_path / "twice", twice)
+    assert content(tmp_path / "twice") == content(tmp_path / "pool")
+
+
+def test_text_is_not_read_again_where_it_is_cut(corpus, vocabulary_folder, tmp_path):
+    def resumed(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        shards = [shard for of in work.languages() for shard in work.cut(*of)]
+        for path in pathlib.Path(folder.folder, "text").rglob("*.feather"):
+            os.utime(path, (0, 0))
+        work = SharedWork.begin(folder, request, vocabulary)
+        assert [shard for of in work.languages() for shard in work.cut(*of)] == shards
+        # One that was lost is cut once more.
+        lost = pathlib.Path(folder.folder, "text/train/de/00001.feather")
+        lost.unlink()
+        assert [shard for of in work.languages() for shard in work.cut(*of)] == shards
+        times = {path.stat().st_mtime for path in lost.parent.glob("*.feather") if path != lost}
+        assert times == {0}
+        assert lost.stat().st_mtime > 0
+        for shard in shards:
+            work.make(shard)
+        return work.num_shards()
+
+    prepared(corpus, vocabulary_folder, tmp_path / "pool")
+    prepared(corpus, vocabulary_folder, tmp_path / "resumed", resumed)
+    assert content(tmp_path / "resumed") == content(tmp_path / "pool")
+
+
+def test_what_workers_began_a_pool_can_finish(corpus, vocabulary_folder, tmp_path):
+    class GiveUpError(Exception):
+        pass
+
+    def begun(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        work.make(next(work.cut("train", "en")))
+        raise GiveUpError
+
+    prepared(corpus, vocabulary_folder, tmp_path / "pool")
+    with pytest.raises(GiveUpError):
+        prepared(corpus, vocabulary_folder, tmp_path / "both", begun)
+    prepared(corpus, vocabulary_folder, tmp_path / "both")
+    assert content(tmp_path / "both") == content(tmp_path / "pool")
+
+
+def test_one_that_fails_stops_all_and_is_heard(corpus, vocabulary_folder, tmp_path):
+    (tmp_path / "train-fr.txt").write_bytes(b"bonjour\ncaf\xe9 ok\n")
+    corpus["fr"] = [str(tmp_path / "train-fr.txt")]
+
+    def failing(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        other = SharedWork.join(folder.output)
+        shards = list(other.cut("train", "de"))
+        assert work.failure() is None
+        with pytest.raises(KzooError, match="line 2: byte 0xe9"):
+            other.make(next(other.cut("train", "fr")))
+        assert "train-fr.txt, line 2: byte 0xe9" in work.failure()
+        for step in (lambda: other.make(shards[0]), lambda: list(other.cut("train", "en"))):
+            with pytest.raises(Stopped):
+                step()
+        # What failed was text, which may be mended: the next attempt tries again.
+        assert SharedWork.begin(folder, request, vocabulary).failure() is None
+        raise KzooError(work.failure() or "as it should be")
+
+    with pytest.raises(KzooError, match="as it should be"):
+        prepared(corpus, vocabulary_folder, tmp_path / "examples", failing)
+
+
+def test_shards_that_no_worker_has_made_are_missed(corpus, vocabulary_folder, tmp_path):
+    def idle(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        for of in work.languages():
+            for shard in list(work.cut(*of))[:-1]:
+                work.make(shard)
+        assert work.num_finished() > 3
+        return work.num_shards()
+
+    with pytest.raises(KzooError, match=r"shards of 'de' \(train\) are missing"):
+        prepared(corpus, vocabulary_folder, tmp_path / "examples", idle)
+    assert not (tmp_path / "examples").exists()
+
+
+def test_a_worker_that_comes_late_brings_nothing_back(corpus, vocabulary_folder, tmp_path):
+    prepared(corpus, vocabulary_folder, tmp_path / "examples", by_one_worker)
+    late = []
+
+    def engine(folder, request, vocabulary):
+        num_shards = by_one_worker(folder, request, vocabulary)
+        late.append(SharedWork.join(folder.output))
+        return num_shards
+
+    prepared(corpus, vocabulary_folder, tmp_path / "again", engine)
+    for step in (
+        lambda: late[0].make(Shard("train", "de", 0)),
+        lambda: list(late[0].cut("train", "de")),
+    ):
+        with pytest.raises(KzooError, match="cannot read or write"):
+            step()
+    assert not (tmp_path / "again.partial").exists()
+
+
+def test_a_worker_that_sees_other_things_says_so(corpus, vocabulary_folder, tmp_path, monkeypatch):
+    messages = []
+
+    def strange(folder, request, vocabulary):
+        work = SharedWork.begin(folder, request, vocabulary)
+        with monkeypatch.context() as patch:
+            patch.setattr("kzoo.corpora.shared_work.__version__", "9.9")
+            with pytest.raises(KzooError, match=r"has kzoo 9\.9, .*install the same everywhere"):
+                SharedWork.join(folder.output)
+        shutil.move(corpus["de"][0], tmp_path / "elsewhere")
+        with pytest.raises(KzooError, match=r"does not find .*train-de\.parquet with its"):
+            list(work.cut("train", "de"))
+        messages.append(work.failure())
+        raise KzooError("enough")
+
+    with pytest.raises(KzooError, match="enough"):
+        prepared(corpus, vocabulary_folder, tmp_path / "examples", strange)
+    assert "train-de.parquet" in messages[0]
+    with pytest.raises(KzooError, match=r"does not find .*nowhere\.partial/request\.json"):
+        SharedWork.join(str(tmp_path / "nowhere"))
