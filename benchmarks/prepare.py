@@ -2,6 +2,7 @@
 
     python benchmarks/prepare.py --corpus 'corpus/train-{lang}.jsonl.gz' --vocabulary VOCABULARY
     python benchmarks/prepare.py        # the sample corpus, and a vocabulary trained on it
+    python benchmarks/prepare.py --beam --megabytes 20 --megabytes 400
 
 Makes one compressed file for each size, of real lines cut and joined anew, and prepares it by the
 command, start-up and all. Beside it, as many processes as it has workers encode the same lines and
@@ -50,7 +51,16 @@ flags.DEFINE_integer(
     "repeats", 3, "Measurements, of which the median counts.", 1, flag_values=FLAGS
 )
 
+flags.DEFINE_boolean(
+    "beam",
+    False,
+    "Measure the command by Apache Beam, too, on its DirectRunner.",
+    flag_values=FLAGS,
+)
+
 POOL, MEMORY = "bare, in a pool", "bare, from memory"
+
+_BEAM = ("--runner=DirectRunner", "--direct_running_mode=multi_processing")
 
 _BARE_MEGABYTES = 30
 _LINES_OF_A_PART = 4_000
@@ -119,8 +129,12 @@ def measure(texts: dict[int, pathlib.Path], vocabulary: str, workers: int) -> di
     }
     for size, path in texts.items():
         systems[f"kzoo.prepare, {size} MB"] = functools.partial(
-            prepare, path, size, vocabulary, workers
+            prepare, path, size, vocabulary, ("--workers", str(workers))
         )
+        if FLAGS.beam:
+            systems[f"by Beam, {size} MB"] = functools.partial(
+                prepare, path, size, vocabulary, (*_BEAM, f"--direct_num_workers={workers}")
+            )
     measured = {name: [] for name in systems}
     for _ in range(FLAGS.repeats):
         for name, system in systems.items():
@@ -211,15 +225,17 @@ def _speed(parts: list[list[str]], seconds: float, cpu_seconds: float) -> dict[s
     return {"mb_per_second": megabytes / seconds, "mb_per_cpu_second": megabytes / cpu_seconds}
 
 
-def prepare(path: pathlib.Path, size: int, vocabulary: str, workers: int) -> dict[str, float]:
-    """Speed and peak memory of the command."""
+def prepare(
+    path: pathlib.Path, size: int, vocabulary: str, workers: tuple[str, ...]
+) -> dict[str, float]:
+    """Speed and peak memory of the command, with the flags that say who works."""
     with tempfile.TemporaryDirectory(dir=path.parent) as output:
         cpu_before, started = _cpu_seconds_of_children(), time.perf_counter()
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "kzoo.prepare", "--vocabulary", vocabulary),
                 *("--input", str(path.with_name(path.name.replace("mul", "{lang}")))),
-                *("--workers", str(workers), "--output", os.path.join(output, "examples")),
+                *("--output", os.path.join(output, "examples"), *workers),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -249,7 +265,10 @@ def _peaks(pid: int) -> Iterator[tuple[int, float]]:
     try:
         process = pathlib.Path("/proc") / str(pid)
         status = (process / "status").read_text()
-        children = (process / "task" / str(pid) / "children").read_text().split()
+        threads = list((process / "task").iterdir())
+        children = [
+            child for thread in threads for child in (thread / "children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return
     for line in status.splitlines():

@@ -355,6 +355,9 @@ def _check_python(arguments: list[str], clone: Path) -> None:
         if not hasattr(module, "FLAGS"):
             assert not arguments[2:]
             return
+        if any(word.startswith("--runner=") for word in arguments):
+            _check_options_of_beam(module.FLAGS, arguments[2:])
+            return
         values = _parse(module.FLAGS, arguments[2:])
         if "set" in values:
             config.load([str(clone / file) for file in values["config"]], values["set"])
@@ -365,6 +368,17 @@ def _parse(flag_values: flags.FlagValues, arguments: list[str]) -> dict[str, obj
     parsed = copy.deepcopy(flag_values)
     assert parsed(["program", *arguments])[1:] == []
     return parsed.flag_values_dict()
+
+
+def _check_options_of_beam(flag_values: flags.FlagValues, arguments: list[str]) -> None:
+    """What is no flag of the command must be an option of Beam's, with a value that it takes."""
+    from kzoo.corpora.beam_options import pipeline_options
+
+    parsed = copy.deepcopy(flag_values)
+    parsed.set_gnu_getopt()
+    rest = parsed(["program", *arguments], known_only=True)[1:]
+    assert rest
+    pipeline_options(parsed.runner, rest)
 
 
 def _module_of_file(path: Path) -> ModuleType:

@@ -70,7 +70,10 @@ def _create(runner: str) -> PipelineRunner:
     try:
         return create_runner(_UNLISTED_RUNNERS.get(runner, runner))
     except (ValueError, ImportError, AttributeError) as error:
-        raise KzooError(f"--runner={runner}: {' '.join(str(error).split())}") from error
+        message = " ".join(str(error).split())
+        if isinstance(error, ImportError) and runner in _UNLISTED_RUNNERS:
+            message += "; it comes with pip install 'apache-beam[dask]==2.77.*'"
+        raise KzooError(f"--runner={runner}: {message}") from error
 
 
 def _check(arguments: list[str]) -> None:
