@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from kzoo import KzooError
 from kzoo.training.checkpoints import Best, Checkpoints
+from kzoo.training.memory import available_memory_bytes
 from tests.training.subprocesses import run_python
 
 
@@ -98,6 +99,52 @@ def test_state_comes_back_with_the_step(tmp_path):
     state = {"position": 2**53 + 1, "loss_scale": 0.1 + 0.2, "strategy": "mirrored", "x": [None]}
     Checkpoints(tmp_path).save(4, variables(), state)
     assert Checkpoints(tmp_path).restore_latest(variables()) == {**state, "step": 4}
+
+
+def test_what_is_saved_is_what_the_variables_held_when_it_began(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    moving = variables(1)
+    checkpoints.start_saving(1, moving, {})
+    for variable in moving:
+        # As an optimizer does: in place.
+        tf.raw_ops.AssignSubVariableOp(
+            resource=variable.value.handle, value=tf.fill(variable.shape, 3.0)
+        )
+    checkpoints.wait()
+    assert values(moving) == {-2}
+    fresh = variables()
+    checkpoints.restore_latest(fresh)
+    assert values(fresh) == {1}
+
+
+def test_a_save_that_fails_in_the_background_is_reported_by_the_next_or_at_the_end(
+    tmp_path, monkeypatch, caplog
+):
+    def fail(*_):
+        raise OSError(28, "No space left on device", "variables.data")
+
+    checkpoints = saved(tmp_path, [1])
+    monkeypatch.setattr("kzoo.training.checkpoint_files.write", fail)
+    checkpoints.start_saving(2, variables(2), {})
+    with pytest.raises(KzooError, match=r"step-00000002: variables.data: No space left"):
+        checkpoints.start_saving(3, variables(3), {})
+    checkpoints.start_saving(4, variables(4), {})
+    checkpoints.close()
+    assert "No space left" in caplog.text
+    assert checkpoints.steps() == [1]
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+
+
+def test_values_that_do_not_fit_into_memory_twice_are_written_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("kzoo.training.checkpoints.available_memory_bytes", lambda: 1e6)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.start_saving(1, variables(1), {}, loss=2.0)
+    assert checkpoints.steps() == [1]
+    assert checkpoints.best() == Best(1, 2.0)
+
+
+def test_the_machine_says_how_much_memory_is_left():
+    assert 1e6 < available_memory_bytes() < 1e14
 
 
 def test_without_a_checkpoint_nothing_is_restored(tmp_path):

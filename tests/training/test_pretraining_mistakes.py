@@ -163,7 +163,7 @@ def test_a_url_is_refused_as_the_folder_of_a_run(config):
 
 
 def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
-    for name in ("vocabulary", "infinite"):
+    for name in ("vocabulary", "infinite", "skipping"):
         shutil.copytree(finished_run, tmp_path / name)
     other_vocabulary = (
         f"data.examples={tmp_path}/others",
@@ -176,10 +176,12 @@ def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
         "optimizer.weight_decay=0.0",
         "optimizer.clip_norm=null",
     )
-    refused, stopped = runs.run_all(
+    skipping = ("trainer.on_nonfinite=skip", "trainer.max_skipped_steps=2")
+    refused, stopped, skipped = runs.run_all(
         [
             runs.arguments(config, tmp_path / "vocabulary", *other_vocabulary),
             runs.arguments(config, tmp_path / "infinite", *infinite),
+            runs.arguments(config, tmp_path / "skipping", *infinite, *skipping),
         ]
     )
     _assert_one_clear_error(
@@ -191,6 +193,9 @@ def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
     _assert_one_clear_error(
         stopped, "is not a finite number", "example ", "window ", f"checkpoint is {newest}"
     )
+    assert "The weights stay as they were (1 of 2)" in skipped.errors
+    assert "The weights stay as they were (2 of 2)" in skipped.errors
+    _assert_one_clear_error(skipped, "is not a finite number", "2 such steps were skipped before")
 
 
 FULL_DISK = """

@@ -177,6 +177,11 @@ def poison():
     return model, bad
 
 
+def _assert_unmoved(model, before):
+    for variable, value in zip(model.variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+
+
 def test_nothing_moves_any_more_after_a_loss_that_is_not_finite(poison):
     model, bad = poison
     step = small_steps.training_step(model)
@@ -189,8 +194,62 @@ def test_nothing_moves_any_more_after_a_loss_that_is_not_finite(poison):
     later = step([good], 2, small_steps.RATE)
     assert np.isfinite(float(later.loss))
     assert int(later.nonfinite_steps) == 1
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+    _assert_unmoved(model, before)
+
+
+def test_so_many_steps_may_be_skipped_and_then_nothing_moves(poison):
+    model, bad = poison
+    good = small_steps.batch(UNEVEN)
+    step = small_steps.training_step(model, max_skipped_steps=2, nonfinite_steps=1)
+    before = small_steps.values(model.variables)
+    metrics = step([bad], 0, small_steps.RATE)
+    assert not bool(metrics.finite)
+    assert int(metrics.nonfinite_steps) == 2
+    _assert_unmoved(model, before)
+    metrics = step([good], 1, small_steps.RATE)
+    assert bool(metrics.finite)
+    assert int(metrics.nonfinite_steps) == 2
+    assert not np.array_equal(model.head.bias.numpy(), before[-1])
+    before = small_steps.values(model.variables)
+    assert int(step([bad], 2, small_steps.RATE).nonfinite_steps) == 3
+    assert int(step([good], 3, small_steps.RATE).nonfinite_steps) == 3
+    _assert_unmoved(model, before)
+
+
+def test_micro_batches_make_the_update_of_the_whole_batch_when_compiled_too():
+    batches = [small_steps.batch((5, 1, 0, 3), seed=seed) for seed in range(2)]
+
+    def train(**settings):
+        model = small_steps.model()
+        step = small_steps.training_step(model, **settings)
+        for number, batch in enumerate(batches):
+            metrics = step([batch], number, small_steps.RATE)
+            assert float(metrics.targets) == 9
+            assert float(metrics.positions) == batch["token_ids"].size
+        return model
+
+    expected = small_steps.values(train().variables)
+    _assert_equal_weights(train(accumulation_steps=4), expected)
+    _assert_equal_weights(train(accumulation_steps=2, jit_compile=True), expected)
+
+
+def test_micro_batches_draw_masks_of_their_own():
+    row = {name: values[:1] for name, values in small_steps.batch((5,)).items()}
+    twice = {name: np.concatenate([values, values]) for name, values in row.items()}
+    without = small_steps.without_targets(row)
+    halves = [
+        {name: np.concatenate(pair) for name, pair in _pairs(row, without)},
+        {name: np.concatenate(pair) for name, pair in _pairs(without, row)},
+    ]
+    step = small_steps.training_step(small_steps.model(dropout=0.5), seed=3, accumulation_steps=2)
+    first, second = (_loss(step, half, 4) for half in halves)
+    assert abs(first - second) > 1e-3
+    assert _loss(step, twice, 4) == pytest.approx(first + second, rel=1e-5)
+    assert _loss(step, halves[1], 4) == second
+
+
+def _pairs(first, second):
+    return [(name, [first[name], second[name]]) for name in first]
 
 
 def test_under_a_loss_scale_such_a_step_is_skipped_until_the_scale_cannot_shrink(poison):
@@ -201,8 +260,7 @@ def test_under_a_loss_scale_such_a_step_is_skipped_until_the_scale_cannot_shrink
     before = small_steps.values(model.variables)
     assert int(step([bad], 0, small_steps.RATE).nonfinite_steps) == 0
     assert float(loss_scale.value) == INITIAL_SCALE / 2
-    for variable, value in zip(model.variables, before, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), value, err_msg=variable.path)
+    _assert_unmoved(model, before)
     assert bool(step([good], 1, small_steps.RATE).finite)
     assert not np.array_equal(model.head.bias.numpy(), before[-1])
     counts = [int(step([bad], number, small_steps.RATE).nonfinite_steps) for number in range(2, 18)]
