@@ -193,8 +193,6 @@ def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
     _assert_one_clear_error(
         stopped, "is not a finite number", "example ", "window ", f"checkpoint is {newest}"
     )
-    assert "The weights stay as they were (1 of 2)" in skipped.errors
-    assert "The weights stay as they were (2 of 2)" in skipped.errors
     _assert_one_clear_error(skipped, "is not a finite number", "2 such steps were skipped before")
 
 
