@@ -30,6 +30,29 @@ def _kzoo(workload: Workload, precision: str, threads: int, *, deterministic: bo
     from kzoo.training.strategies import configure_runtime, make_strategy
 
     configure_runtime(precision=precision, threads=threads, deterministic=deterministic)
+    training_step, _ = kzoo_training_step(workload, make_strategy("one_device"))
+    batch, steps = workload.batch(), 0
+
+    def step() -> float:
+        nonlocal steps
+        metrics = training_step([batch], steps, workload.learning_rate)
+        steps += 1
+        return float(metrics.loss) / workload.num_targets
+
+    return step
+
+
+def kzoo_training_step(workload: Workload, strategy, **settings):
+    """The workload's model and optimizer under a strategy.
+
+    Args:
+        workload: what is trained.
+        strategy: of `kzoo.training.strategies.make_strategy`.
+        settings: of `TrainingStep`.
+
+    Returns:
+        The `kzoo.training.step.TrainingStep`, and the variables that a checkpoint must hold.
+    """
     import keras
 
     from kzoo.models.backbone import RemBertBackbone
@@ -38,7 +61,6 @@ def _kzoo(workload: Workload, precision: str, threads: int, *, deterministic: bo
     from kzoo.training.step import TrainingStep, trainable_weights
 
     keras.utils.set_random_seed(0)
-    strategy = make_strategy("one_device")
     with strategy.scope():
         backbone = RemBertBackbone(
             vocabulary_size=workload.vocabulary_size,
@@ -59,15 +81,8 @@ def _kzoo(workload: Workload, precision: str, threads: int, *, deterministic: bo
             weight_decay=WEIGHT_DECAY,
             clip_norm=CLIP_NORM,
         )
-    training_step, batch, steps = TrainingStep(model, optimizer, strategy), workload.batch(), 0
-
-    def step() -> float:
-        nonlocal steps
-        metrics = training_step([batch], steps, workload.learning_rate)
-        steps += 1
-        return float(metrics.loss) / workload.num_targets
-
-    return step
+    step = TrainingStep(model, optimizer, strategy, **settings)
+    return step, [*model.variables, *optimizer.variables]
 
 
 def hugging_face(workload: Workload, precision: str, threads: int) -> Step:

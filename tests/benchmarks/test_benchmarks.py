@@ -13,7 +13,9 @@ from tests.paths import REPOSITORY
 VOCABULARY_SIZE = 400
 
 
-def run_benchmark(name: str, output: Path, *arguments: str) -> dict:
+def run_program(
+    name: str, output: Path, *arguments: str
+) -> tuple[subprocess.CompletedProcess[str], dict]:
     done = subprocess.run(
         [sys.executable, str(REPOSITORY / "benchmarks" / name), *arguments, "--output", output],
         capture_output=True,
@@ -22,7 +24,11 @@ def run_benchmark(name: str, output: Path, *arguments: str) -> dict:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads(output.read_text())
+    return done, json.loads(output.read_text())
+
+
+def run_benchmark(name: str, output: Path, *arguments: str) -> dict:
+    done, results = run_program(name, output, *arguments)
     for system in systems_of(results):
         assert system in done.stdout
     return results
@@ -144,3 +150,34 @@ def test_exported_encoders_are_measured_with_their_sizes_and_on_text(tmp_path):
     assert sizes["kzoo"] > 3 * sizes["kzoo_int8"]
     assert results["text"]["sentences"] >= 40
     assert all(seconds > 0 for seconds in results["text"]["seconds"].values())
+
+
+def test_sharing_out_is_measured(tmp_path):
+    ways = ["one device", "two workers"]
+    done, results = run_program(
+        "sharing_out.py",
+        tmp_path / "results.json",
+        "--vocabulary_size=1000",
+        "--batch_size=4",
+        "--rounds=1",
+        "--steps=1",
+        *(f"--ways={way}" for way in ways),
+    )
+    assert list(results["ways"]) == ways
+    for way in ways:
+        assert way in done.stdout
+        assert results["ways"][way]["cpu_seconds"] > 0
+    assert results["all_reduce_cpu_seconds"] > 0
+
+
+def test_saving_is_measured(tmp_path):
+    done, results = run_program(
+        "checkpoint.py",
+        tmp_path / "results.json",
+        "--vocabulary_size=1000",
+        "--rounds=1",
+        "--steps=1",
+    )
+    assert "in the background" in done.stdout
+    assert results["step_seconds"] > 0
+    assert results["bytes"] > 3 * 4 * 1000 * (64 + 768)
