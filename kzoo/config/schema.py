@@ -266,6 +266,11 @@ class Runtime(Section):
     jit_compile: bool = False
     """Whether XLA compiles the step. Batches are then always padded to `data.sequence_length`."""
 
+    recompute: bool = False
+    """Whether the backward pass runs every Transformer layer again instead of keeping what it
+    computed: a fraction of the memory for activations, for up to a third more time. Gradients
+    stay the same, up to rounding."""
+
     deterministic: bool = True
     """Whether TensorFlow must give the same bits in every run; slower on a GPU."""
 

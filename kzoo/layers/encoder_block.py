@@ -7,6 +7,7 @@ from kzoo.layers import activations
 from kzoo.layers.dropout import Dropout
 from kzoo.layers.initializers import truncated_normal
 from kzoo.layers.layer_norm import LayerNorm
+from kzoo.layers.recomputation import recomputable
 from kzoo.layers.self_attention import SelfAttention
 
 DROPOUTS_PER_BLOCK = 3
@@ -90,6 +91,13 @@ class EncoderBlock(keras.layers.Layer):
         Returns:
             [batch, length, hidden_dim]. A sequence that is all padding stays finite.
         """
+
+        def transform(hidden):
+            return self._transform(hidden, padding_mask, training)
+
+        return recomputable(transform, hidden)
+
+    def _transform(self, hidden, padding_mask, training):
         # TensorFlow fuses product, bias and activation of matrices, not of batches of them.
         tokens = ops.reshape(hidden, (-1, self.hidden_dim))
         attended = self.attention(tokens, padding_mask, training=training)

@@ -67,7 +67,8 @@ def pretrain(config: Config, model_dir: str) -> None:
     except tf.errors.ResourceExhaustedError as error:
         raise KzooError(
             f"memory ran out: {checkpoint_files.reason(error)}. Lower data.global_batch_size,"
-            " data.sequence_length or the model's size, or set runtime.precision=mixed_bfloat16"
+            " data.sequence_length or the model's size, or set runtime.recompute=true or"
+            " runtime.precision=mixed_bfloat16"
         ) from error
     except tf.errors.OpError as error:
         if config.runtime.strategy != "multi_worker_mirrored":
@@ -197,6 +198,7 @@ def _train(run: _Run, state: dict | None) -> int:
                 max_skipped_steps=max_skipped_steps(config.trainer),
                 nonfinite_steps=start.nonfinite_steps,
                 static_shapes=has_static_shapes(config),
+                recompute=config.runtime.recompute,
                 jit_compile=config.runtime.jit_compile,
             ),
             build_schedule(config),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from kzoo.corpora.batching import Batch
 from kzoo.layers.dropout import dropout_seed
+from kzoo.layers.recomputation import recomputation
 from kzoo.layers.vocabulary_loss import vocabulary_loss
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.training.loss_scale import LOWEST_SCALE, DynamicLossScale
@@ -58,6 +59,8 @@ class TrainingStep:
         max_skipped_steps: how many steps that are not finite a run may have.
         nonfinite_steps: how many it has had.
         static_shapes: whether every batch has the same shapes.
+        recompute: run the encoder blocks again for their gradient, instead of keeping what they
+            computed.
         jit_compile: compile the step with XLA, which needs static shapes.
         chunk_size: see `vocabulary_loss`.
     """
@@ -74,6 +77,7 @@ class TrainingStep:
         max_skipped_steps: int = 0,
         nonfinite_steps: int = 0,
         static_shapes: bool = False,
+        recompute: bool = False,
         jit_compile: bool = False,
         chunk_size: int | None = None,
     ):
@@ -84,6 +88,7 @@ class TrainingStep:
         self._loss_scale = loss_scale
         self._max_skipped_steps = max_skipped_steps
         self._static_shapes = static_shapes or jit_compile
+        self._recompute = recompute
         self._chunk_size = chunk_size
         self._nonfinite_steps = tf.constant(nonfinite_steps, tf.int32)
         self._run = OnReplicas(
@@ -178,7 +183,7 @@ class TrainingStep:
     def _gradients_of_micro_batch(self, share, weight, seed) -> tuple[list[tf.Tensor], tf.Tensor]:
         # The gradient is taken inside too, for layers that it computes again.
         with dropout_seed(seed):
-            with tf.GradientTape() as tape:
+            with recomputation(self._recompute), tf.GradientTape() as tape:
                 hidden, target_ids, weights, _ = masked_vectors(
                     self._model, share, training=True, static_shapes=self._static_shapes
                 )

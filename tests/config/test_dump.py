@@ -89,6 +89,7 @@ def _sections(draw):
     runtime = section(
         precision=st.sampled_from(["float32", "mixed_bfloat16", "mixed_float16"]),
         jit_compile=st.booleans(),
+        recompute=st.booleans(),
         deterministic=st.booleans(),
         threads=st.none() | st.integers(1, 1024),
         devices=st.sampled_from([None, 1, ["GPU:0"]]),

@@ -123,6 +123,25 @@ def test_it_needs_no_op_that_tensorflow_refuses_on_a_gpu_under_determinism(probl
     assert "SparseSoftmaxCrossEntropyWithLogits" not in {node.op for node in nodes}
 
 
+def test_the_loss_over_a_large_vocabulary_is_that_of_float32_when_bfloat16_comes_in():
+    rng = np.random.default_rng(0)
+    size, dim, targets = 250_300, 8, 16
+    values = {
+        "hidden": tf.constant(rng.normal(size=(targets, dim)), tf.float32),
+        "table": tf.constant(rng.normal(size=(size, dim)), tf.float32),
+        "bias": tf.constant(rng.normal(size=size), tf.float32),
+        "target_ids": tf.constant(rng.integers(0, size, targets), tf.int32),
+        "weights": tf.fill([targets], 1 / targets),
+    }
+    expected, expected_gradients = gradients_of(chunked(None), **values)
+    values["hidden"] = tf.cast(values["hidden"], tf.bfloat16)
+    total, gradients = gradients_of(chunked(None, gradient_dtype=tf.bfloat16), **values)
+    assert float(total) == pytest.approx(float(expected), rel=1e-2)
+    for gradient, reference in zip(gradients, expected_gradients, strict=True):
+        difference = tf.norm(tf.cast(gradient, tf.float32) - reference)
+        assert float(difference / tf.norm(reference)) < 2e-2
+
+
 def test_an_upstream_gradient_is_multiplied_in(problem):
     values = problem(5)
     _, once = gradients_of(chunked(2), **values)

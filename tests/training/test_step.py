@@ -284,7 +284,7 @@ def test_half_precision_learns_as_float32_does_and_keeps_its_variables_in_float3
         step = small_steps.training_step(model, loss_scale=loss_scale)
         assert model.backbone.encoder_blocks[0].compute_dtype == precision.removeprefix("mixed_")
         losses = []
-        for number in range(120):
+        for number in range(200):
             metrics = step([small_steps.batch((5, 4, 3, 6), seed=number % 4)], number, 3e-3)
             losses.append(float(metrics.loss) / 18)
             assert int(metrics.nonfinite_steps) == 0
@@ -298,6 +298,38 @@ def test_half_precision_learns_as_float32_does_and_keeps_its_variables_in_float3
         losses = train(precision)
         assert losses[0] == pytest.approx(expected[0], abs=0.05)
         assert losses[-4:].mean() == pytest.approx(expected[-4:].mean(), abs=0.15 * fall)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_constant_vectors_give_finite_updates_in_half_precision(policy, precision):
+    policy(precision)
+    model = small_steps.model()
+    for name in ("token_embedding", "position_embedding", "segment_embedding"):
+        table = getattr(model.backbone.embeddings, name).embeddings
+        table.assign(np.zeros(table.shape))
+    loss_scale = DynamicLossScale() if precision == "mixed_float16" else None
+    step = small_steps.training_step(model, loss_scale=loss_scale)
+    metrics = step([small_steps.batch(UNEVEN)], 0, small_steps.RATE)
+    assert np.isfinite(float(metrics.loss))
+    # The variance is 0 there, so the gradient overflows float16 under the first scale.
+    assert all(np.isfinite(variable.numpy()).all() for variable in model.variables)
+
+
+@pytest.mark.parametrize("settings", [{}, {"jit_compile": True}], ids=["graph", "compiled"])
+def test_layers_that_run_again_for_their_gradient_make_the_same_updates(settings):
+    def train(**more):
+        model = small_steps.model(num_layers=2, dropout=0.1, attention_dropout=0.1)
+        step = small_steps.training_step(model, **settings, **more)
+        norms = [
+            float(step([small_steps.batch(UNEVEN, seed=i)], i, small_steps.RATE).gradient_norm)
+            for i in range(3)
+        ]
+        return norms, model
+
+    norms, expected = train()
+    recomputed_norms, model = train(recompute=True)
+    assert recomputed_norms == pytest.approx(norms, rel=1e-5)
+    _assert_equal_weights(model, small_steps.values(expected.variables))
 
 
 TWO_DEVICES = """
