@@ -149,6 +149,20 @@ def test_rates_are_those_of_an_unbroken_run_and_a_finished_run_takes_no_step(
     assert [name for name in unchanged if after[name] != before[name]] == []
 
 
+def test_another_global_batch_goes_on_at_the_same_example_and_says_so(config, short_run, tmp_path):
+    model_dir = tmp_path / "run"
+    shutil.copytree(short_run, model_dir)
+    for step in range(6, 11):
+        shutil.rmtree(model_dir / "checkpoints" / f"step-{step:08d}")
+    ended = runs.run(*runs.arguments(config, model_dir, *SHORT, "data.global_batch_size=4"))
+    assert ended.status == 0, ended.errors
+    assert "data.global_batch_size: 8 → 4" in ended.errors
+    assert "resumed at step 5 of 10, with example 40" in ended.errors
+    assert runs.position(model_dir, 10) == 40 + 5 * 4
+    rates = [line["learning_rate"] for line in runs.metrics(model_dir)]
+    assert rates == [line["learning_rate"] for line in runs.metrics(short_run)]
+
+
 def test_two_replicas_train_as_one_device_does(config, short_run, tmp_path):
     mirrored = ("runtime.strategy=mirrored", "runtime.devices=2")
     ended = runs.run(*runs.arguments(config, tmp_path / "run", *SHORT, *mirrored))
