@@ -19,6 +19,7 @@ from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+from kzoo.saved_model.manifest import PRECISIONS
 
 if TYPE_CHECKING:
     from kzoo.saved_model.source import Source
@@ -43,7 +44,7 @@ flags.DEFINE_integer(
 flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "bfloat16", "int8"],
+    list(PRECISIONS),
     "Of the weights and products of the server; the encoder is always float32.",
     flag_values=FLAGS,
 )
@@ -67,7 +68,7 @@ def main() -> None:
     # training run on the GPU is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if FLAGS.check is not None:
-        _check(local_path(FLAGS.check))
+        _print_check(local_path(FLAGS.check))
         return
     if FLAGS.model is None:
         raise KzooError("--model is missing: the folder of a run, or a preset")
@@ -99,7 +100,7 @@ def _open_source() -> tuple["Source", int | None]:
     return Source.open(folder), step
 
 
-def _check(folder: str) -> None:
+def _print_check(folder: str) -> None:
     """Prints a table of what is in an export; problems are an error."""
     from kzoo.corpora.table import format_table
     from kzoo.saved_model.export import self_check

@@ -117,11 +117,11 @@ def _variables(layer: keras.Layer, prefix: str) -> Iterator[tuple[str, keras.Var
         for name, child in vars(layer).items()
         if isinstance(child, keras.Layer) and name != "tied_embedding"
     }
-    childrens = {id(variable) for child in children.values() for variable in child.variables}
+    of_children = {id(variable) for child in children.values() for variable in child.variables}
     tied = getattr(layer, "tied_embedding", None)
     if tied is not None:
-        childrens |= {id(variable) for variable in tied.variables}
-    own = [variable for variable in layer.variables if id(variable) not in childrens]
+        of_children |= {id(variable) for variable in tied.variables}
+    own = [variable for variable in layer.variables if id(variable) not in of_children]
     for index, variable in enumerate(own):
         yield f"{prefix}/vars/{index}", variable
     for name, child in children.items():

@@ -13,17 +13,15 @@ import numpy as np
 from kzoo.errors import KzooError
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.saved_model.signature_names import INPUT_NAMES
 from kzoo.saved_model.source import Source
 from kzoo.text.packing import pack
 from kzoo.text.vocabulary import Vocabulary
 
 TEXTS = ("", "Am Morgen fährt der Zug.", "الطقس جميل اليوم 🚂", "天气很好。 [MASK] " * 40)
 _LENGTH = 16
-_HUB_NAMES = {
-    "token_ids": "input_word_ids",
-    "padding_mask": "input_mask",
-    "segment_ids": "input_type_ids",
-}
+# Of a backbone's inputs.
+_HUB_NAMES = dict(zip(("token_ids", "padding_mask", "segment_ids"), INPUT_NAMES, strict=True))
 
 
 def expected_of_export(source: Source, manifest: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -33,18 +31,19 @@ def expected_of_export(source: Source, manifest: Mapping[str, Any]) -> dict[str,
         KzooError: if none was: their configurations are others.
     """
     backbone = functools.cache(source.load_backbone)
-    model, length = source.sentencepiece_model, "sequence_length"
+    model = source.sentencepiece_model
     expected = {}
     if manifest["source"]["config"] == source.arguments:
         if "encoder" in manifest:
             expected |= expected_of_encoder(backbone(manifest["encoder"]["keep_layers"]))
-            expected |= expected_of_preprocessor(model, manifest["preprocessor"][length])
+            length = manifest["preprocessor"]["sequence_length"]
+            expected |= expected_of_preprocessor(model, length)
         if "masked_lm" in manifest:
             expected |= expected_of_masks(source.load_masked_lm(backbone(source.num_layers)))
     for version, served in manifest["serving"].items():
         if served.get("source", manifest["source"])["config"] == source.arguments:
             encoder, name = backbone(served["keep_layers"]), f"serving/{version}"
-            expected |= expected_of_serving(name, encoder, model, served[length])
+            expected |= expected_of_serving(name, encoder, model, served["sequence_length"])
     if not expected:
         raise KzooError(
             f"{source.folder} is not what was exported: its configuration is another than that in "

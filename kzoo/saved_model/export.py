@@ -29,11 +29,11 @@ from kzoo.saved_model.expected import (
     expected_of_preprocessor,
     expected_of_serving,
 )
-from kzoo.saved_model.manifest import ARCHIVES, MANIFEST_FILE, MODULE_FOLDERS
+from kzoo.saved_model.manifest import ARCHIVES, EDITABLE_FILES, MANIFEST_FILE, MODULE_FOLDERS
 from kzoo.saved_model.masked_lm import MaskedLMModule
 from kzoo.saved_model.precision import with_precision
 from kzoo.saved_model.preprocessor import PreprocessorModule
-from kzoo.saved_model.publishing import STAGE, publishing
+from kzoo.saved_model.publishing import is_unfinished, publishing
 from kzoo.saved_model.serving import ServingModule
 from kzoo.saved_model.source import Source
 from kzoo.saved_model.text_graph import TextGraph
@@ -88,13 +88,17 @@ def export(
             no room, or the self-check finds a fault; nothing in `output` has changed then.
     """
     output = Path(output)
-    length = _check(source, output, options)
+    _check_options(source, output, options)
+    length = _text_length(source, options)
     with publishing(output) as place:
         _check_nothing_is_replaced(output, options)
         _check_room(source, output, options)
+        _keep_edited(output, place.new)
         backbone = source.load_backbone(options.keep_layers, options.dropout)
-        expected = _write_modules(source, backbone, place.new, output, options, length)
-        manifest = _manifest(source, backbone, options, step, length, _version(output, options))
+        version = serving_files.next_version(output / "serving") if options.serving_only else 1
+        module = f"serving/{version}"
+        expected = _write_modules(source, backbone, place.new, module, options, length)
+        manifest = _manifest(source, backbone, options, step, length, str(version))
         names = _published_names(place.new)
         if options.serving_only and (output / MANIFEST_FILE).exists():
             manifest = _with_new_version(manifests.read_manifest(output), manifest)
@@ -133,8 +137,8 @@ def self_check(
     return json.loads(done.stdout)
 
 
-def _check(source: Source, output: Path, options: ExportOptions) -> int:
-    """All that can be wrong before any work; returns the length of text."""
+def _check_options(source: Source, output: Path, options: ExportOptions) -> None:
+    """Raises a KzooError for what can be seen to be wrong before any work."""
     if not options.serving_only:
         _check_nothing_is_replaced(output, options)
     arguments = source.exported_arguments(options.keep_layers, options.dropout)
@@ -148,6 +152,14 @@ def _check(source: Source, output: Path, options: ExportOptions) -> int:
     for flag in ("masked_lm", "archive", "overwrite"):
         if options.serving_only and getattr(options, flag):
             raise KzooError(f"--serving_only adds a version and nothing else: leave out --{flag}")
+
+
+def _text_length(source: Source, options: ExportOptions) -> int:
+    """How many tokens a text may have.
+
+    Raises:
+        KzooError: if the model has no so many positions.
+    """
     length = options.sequence_length
     if length is None:
         return min(DEFAULT_SEQUENCE_LENGTH, source.max_sequence_length)
@@ -161,7 +173,7 @@ def _check(source: Source, output: Path, options: ExportOptions) -> int:
 
 
 def _check_nothing_is_replaced(output: Path, options: ExportOptions) -> None:
-    if options.overwrite or options.serving_only or (output / STAGE / "plan").exists():
+    if options.overwrite or options.serving_only or is_unfinished(output):
         return
     there = [
         name for name in (*MODULE_FOLDERS, *ARCHIVES, MANIFEST_FILE) if (output / name).exists()
@@ -178,8 +190,11 @@ def _check_room(source: Source, output: Path, options: ExportOptions) -> None:
     arguments = source.exported_arguments(options.keep_layers, options.dropout)
     model = build_by_shape(arguments, source.output_embedding_dim or "tied")
     encoder = 4 * model.backbone.count_params()
-    share = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.3}[options.precision]
-    needed = share * encoder + 4 * len(source.sentencepiece_model) + _SPARE_BYTES
+    needed = (
+        manifests.PRECISIONS[options.precision] * encoder
+        + 4 * len(source.sentencepiece_model)
+        + _SPARE_BYTES
+    )
     if not options.serving_only:
         needed += encoder * (2 if options.archive else 1)
     if options.masked_lm:
@@ -196,14 +211,13 @@ def _write_modules(
     source: Source,
     backbone: RemBertBackbone,
     new: Path,
-    output: Path,
+    served: str,
     options: ExportOptions,
     length: int,
 ) -> dict[str, np.ndarray]:
-    """Writes every module, and returns what they must compute."""
+    """Writes every module, the one for the server as `served`; returns what they must compute."""
     text_graph = TextGraph(source.sentencepiece_model)
-    name = f"serving/{_version(output, options)}"
-    expected = expected_of_serving(name, backbone, source.sentencepiece_model, length)
+    expected = expected_of_serving(served, backbone, source.sentencepiece_model, length)
     if not options.serving_only:
         expected |= expected_of_encoder(backbone)
         EncoderModule(backbone).save(new / "encoder")
@@ -215,19 +229,18 @@ def _write_modules(
             module = MaskedLMModule(model, text_graph, length)
             module.save(new / "masked_lm")
             serving_files.write_warmup_requests(new / "masked_lm", module)
-    _keep_edited(output / "serving", new / "serving")
     module = ServingModule(with_precision(backbone, options.precision), text_graph, length)
-    module.save(new / name)
-    serving_files.write(new / "serving", new / name, module)
+    module.save(new / served)
+    serving_files.write(new / "serving", new / served, module)
     return expected
 
 
-def _keep_edited(old: Path, new: Path) -> None:
+def _keep_edited(output: Path, new: Path) -> None:
     """Takes the server's settings over: they are there to be edited."""
-    new.mkdir()
-    for name in (serving_files.MODELS_CONFIG, serving_files.BATCHING_PARAMETERS):
-        if (old / name).exists():
-            shutil.copyfile(old / name, new / name)
+    (new / "serving").mkdir()
+    for name in EDITABLE_FILES:
+        if (output / name).exists():
+            shutil.copyfile(output / name, new / name)
 
 
 def _published_names(new: Path) -> list[str]:
@@ -290,11 +303,6 @@ def _manifest(
     if options.masked_lm:
         manifest["masked_lm"] = {"sequence_length": length}
     return manifest
-
-
-def _version(output: Path, options: ExportOptions) -> str:
-    """The name of the serving module's folder."""
-    return str(serving_files.next_version(output / "serving") if options.serving_only else 1)
 
 
 def _with_new_version(there: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

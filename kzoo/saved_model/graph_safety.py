@@ -4,7 +4,7 @@ A SavedModel is a program: its operations can read and write files, and some of 
 as soon as it is loaded. An encoder only computes, so a graph that does anything else is no encoder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
@@ -60,9 +60,39 @@ def check_graph(saved_model: bytes, where: str) -> None:
     Raises:
         KzooError: if it is no SavedModel of TensorFlow 2, or has an operation that is not allowed.
     """
-    graph = _meta_graph(saved_model, where)
+    graph = parse_graph(saved_model, where)
+    functions = [*graph.object_graph_def.concrete_functions, *_gradients(graph)]
+    for node in operations_reached(graph, functions):
+        _check_operation(node, where)
+
+
+def kinds_of_operations(saved_model: bytes, where: str) -> set[str]:
+    """The operations that a SavedModel has anywhere, its own functions apart.
+
+    Args:
+        saved_model: the content of `saved_model.pb`.
+        where: whose it is, for messages.
+
+    Raises:
+        KzooError: if it is no SavedModel of TensorFlow 2.
+    """
+    graph = parse_graph(saved_model, where)
+    functions = [function.signature.name for function in graph.graph_def.library.function]
+    inside = {node.op for node in operations_reached(graph, functions)}
+    return inside | {node.op for node in graph.graph_def.node}.difference(functions)
+
+
+def operations_reached(
+    graph: meta_graph_pb2.MetaGraphDef, functions: Iterable[str]
+) -> Iterator[node_def_pb2.NodeDef]:
+    """The operations of functions, and of those that they call; not the calls themselves.
+
+    Args:
+        graph: as `parse_graph` returns it.
+        functions: names; one that the graph does not have is passed over.
+    """
     library = {function.signature.name: function for function in graph.graph_def.library.function}
-    todo = [*graph.object_graph_def.concrete_functions, *_gradients(graph)]
+    todo = list(functions)
     seen = set()
     while todo:
         name = todo.pop()
@@ -72,11 +102,15 @@ def check_graph(saved_model: bytes, where: str) -> None:
         for node in library[name].node_def:
             todo.extend(_functions_of(node))
             if node.op not in library:
-                _check_operation(node, where)
+                yield node
 
 
-def _meta_graph(saved_model: bytes, where: str) -> meta_graph_pb2.MetaGraphDef:
-    """The one graph of a SavedModel that TensorFlow 2 has written."""
+def parse_graph(saved_model: bytes, where: str) -> meta_graph_pb2.MetaGraphDef:
+    """The one graph of a SavedModel that TensorFlow 2 has written.
+
+    Raises:
+        KzooError: if it is no such thing.
+    """
     parsed = saved_model_pb2.SavedModel()
     try:
         parsed.ParseFromString(saved_model)

@@ -16,8 +16,11 @@ FORMAT_VERSION = 1
 # What belongs to an export as a whole, and is replaced as a whole.
 MODULE_FOLDERS = ("encoder", "preprocessor", "serving", "masked_lm")
 ARCHIVES = ("encoder.tar.gz", "preprocessor.tar.gz")
+MODELS_CONFIG, BATCHING_PARAMETERS = "models.config", "batching_parameters.txt"
 # In `serving/`, but for people to edit: no check may complain about them.
-EDITABLE_FILES = ("serving/models.config", "serving/batching_parameters.txt")
+EDITABLE_FILES = (f"serving/{MODELS_CONFIG}", f"serving/{BATCHING_PARAMETERS}")
+PRECISIONS = {"float32": 1.0, "bfloat16": 0.5, "int8": 0.3}
+"""Of a version in `serving/` → about how large it is, as a share of the first."""
 
 _PACKAGES = ("tensorflow", "keras", "keras-hub", "tensorflow-text")
 

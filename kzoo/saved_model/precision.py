@@ -7,8 +7,7 @@ import keras
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
 from kzoo.models.backbone import RemBertBackbone
-
-PRECISIONS = ("float32", "bfloat16", "int8")
+from kzoo.saved_model.manifest import PRECISIONS
 
 
 def with_precision(backbone: RemBertBackbone, precision: str) -> RemBertBackbone:

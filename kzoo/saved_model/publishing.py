@@ -79,9 +79,14 @@ def publishing(output: Path) -> Iterator[Publishing]:
     except OSError as error:
         raise KzooError(f"cannot export into {output}: {error}") from error
     finally:
-        if not (output / STAGE / _PLAN).exists():
+        if not is_unfinished(output):
             shutil.rmtree(output / STAGE, ignore_errors=True)
         os.close(descriptor)
+
+
+def is_unfinished(output: Path) -> bool:
+    """Whether a process died while it put new exports in their place, which `finish` ends."""
+    return (output / STAGE / _PLAN).exists()
 
 
 def finish(output: Path) -> None:

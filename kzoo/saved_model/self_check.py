@@ -9,7 +9,6 @@ import gc
 import importlib.util
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,19 +16,17 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 from kzoo.errors import KzooError
-from kzoo.saved_model.graph_safety import check_graph
+from kzoo.saved_model.graph_safety import check_graph, kinds_of_operations
 from kzoo.saved_model.manifest import (
     MANIFEST_FILE,
     MODULE_FOLDERS,
     describe_files,
     read_manifest,
 )
-from kzoo.saved_model.signature_names import MASKED_LM, SERVING
+from kzoo.saved_model.signature_names import INPUT_NAMES, MASKED_LM, SERVING
 from kzoo.saved_model.tensor_checks import (
     Comparison,
     check_encoder,
@@ -50,10 +47,9 @@ _UNUSABLE = (KzooError, OSError, ValueError, AttributeError, KeyError, TypeError
 LEAST_COSINE = 0.9
 """Between outputs of the source and of an export in a narrower precision."""
 
-_IDS = ("input_word_ids", "input_mask", "input_type_ids")
 _SIGNATURES = {
-    "encoder": {"serving_default": (_IDS, ("sequence_output", "pooled_output", "default"))},
-    "preprocessor": {"serving_default": (("text",), _IDS)},
+    "encoder": {"serving_default": (INPUT_NAMES, ("sequence_output", "pooled_output", "default"))},
+    "preprocessor": {"serving_default": (("text",), INPUT_NAMES)},
     "serving": SERVING,
     "masked_lm": MASKED_LM,
 }
@@ -88,8 +84,9 @@ def check(folder: Path, expected: Mapping[str, np.ndarray] | None = None) -> dic
             continue
         # Of all of them first: what is imported for text registers operations.
         try:
-            operations = _operations(folder / name)
-        except (OSError, DecodeError) as error:
+            graph = (folder / name / "saved_model.pb").read_bytes()
+            operations = kinds_of_operations(graph, name)
+        except (OSError, KzooError) as error:
             row["note"] = "not run: it has no graph"
             problems.append(f"{name}: saved_model.pb cannot be read: {error}")
             continue
@@ -140,19 +137,6 @@ def _wrong_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(wrong.items()))
 
 
-def _operations(folder: Path) -> set[str]:
-    """The operations that a SavedModel's graph and its functions have, its own functions apart."""
-    saved = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    operations, functions = set(), set()
-    for meta_graph in saved.meta_graphs:
-        graph = meta_graph.graph_def
-        operations |= {node.op for node in graph.node}
-        for function in graph.library.function:
-            functions.add(function.signature.name)
-            operations |= {node.op for node in function.node_def}
-    return operations - functions
-
-
 def _tensors(folder: Path) -> dict[str, Any]:
     """How much there is in a SavedModel's checkpoint, and under which names."""
     prefix = folder / "variables" / "variables"
@@ -174,7 +158,7 @@ def _tensors(folder: Path) -> dict[str, Any]:
 def _path_of(key: str) -> str:
     """A variable's path, from its key in a checkpoint."""
     name = key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
-    return re.sub(r"^(named_variables|weights)/", "", name).replace(".S", "/")
+    return name.removeprefix("named_variables/").replace(".S", "/")
 
 
 def _check_module(

@@ -17,9 +17,8 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 from kzoo.errors import KzooError
+from kzoo.saved_model.manifest import BATCHING_PARAMETERS, MODELS_CONFIG
 
-MODELS_CONFIG = "models.config"
-BATCHING_PARAMETERS = "batching_parameters.txt"
 WARMUP_REQUESTS = "assets.extra/tf_serving_warmup_requests"
 """Where TensorFlow Serving looks for them, inside of a version's folder."""
 
