@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
     predict_pb2,
@@ -50,13 +51,17 @@ class GrpcClient:
         request.model_spec.name = self._model_name
         response = self._call(self._stub.GetModelMetadata, request)
         signatures = get_model_metadata_pb2.SignatureDefMap()
-        response.metadata["signature_def"].Unpack(signatures)
-        return {
-            name: Signature(_numpy_types(found.inputs), _numpy_types(found.outputs))
-            for name, found in signatures.signature_def.items()
-            # TensorFlow keeps the operation that initialises the model among them.
-            if not name.startswith("__")
-        }
+        try:
+            if not response.metadata["signature_def"].Unpack(signatures):
+                raise TypeError("it describes no signatures")
+            return {
+                name: Signature(_numpy_types(found.inputs), _numpy_types(found.outputs))
+                for name, found in signatures.signature_def.items()
+                # TensorFlow keeps the operation that initialises the model among them.
+                if not name.startswith("__")
+            }
+        except (DecodeError, KeyError, TypeError) as error:
+            raise self._strange(error) from error
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs a signature; see `Client.run`."""
@@ -66,7 +71,13 @@ class GrpcClient:
         for name, value in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
         response = self._call(self._stub.Predict, request)
-        return {name: tf.make_ndarray(value) for name, value in response.outputs.items()}
+        try:
+            return {name: tf.make_ndarray(value) for name, value in response.outputs.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._strange(error) from error
+
+    def _strange(self, error: Exception) -> KzooError:
+        return KzooError(f"{self.source} does not answer as TensorFlow Serving does: {error}")
 
     def _call(self, method: Callable, request: Any) -> Any:
         try:

@@ -114,11 +114,23 @@ def predict(
             if top_k is not None:
                 inputs["top_k"] = np.full(len(batch), top_k, np.int32)
             outputs = client.run(signature, inputs)
-            for row, index in enumerate(batch):
-                results[index] = _result(
-                    window[index], {name: value[row] for name, value in outputs.items()}
-                )
+            try:
+                for row, index in enumerate(batch):
+                    results[index] = _result(window[index], _row(outputs, row, len(batch)))
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                raise KzooError(
+                    f"signature {signature!r} of {client.source} does not give a row for each "
+                    f"text, as those that kzoo exports do ({error})"
+                ) from error
         yield from results
+
+
+def _row(outputs: Mapping[str, np.ndarray], row: int, num_rows: int) -> dict[str, np.ndarray]:
+    """The part of a batch's outputs that is one text's."""
+    for name, value in outputs.items():
+        if value.shape[:1] != (num_rows,):
+            raise ValueError(f"{name} has the shape {list(value.shape)} for {num_rows} texts")
+    return {name: value[row] for name, value in outputs.items()}
 
 
 def _result(text: str, row: dict[str, np.ndarray]) -> dict[str, Any]:

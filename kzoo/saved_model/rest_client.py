@@ -1,7 +1,9 @@
 """A model on TensorFlow Serving, asked through its REST interface."""
 
+import http.client
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -32,11 +34,8 @@ class RestClient:
         Raises:
             KzooError: if `url` is not one.
         """
-        if not url.startswith(("http://", "https://")):
-            raise KzooError(
-                f"the server's URL must begin with http:// or https://. Received: {url}"
-            )
-        self.source = f"{url.rstrip('/')}/v1/models/{model_name}"
+        _check_url(url)
+        self.source = f"{url.rstrip('/')}/v1/models/{urllib.parse.quote(model_name, safe='')}"
         self._timeout_seconds = timeout_seconds
         self._signatures: dict[str, Signature] | None = None
 
@@ -49,18 +48,9 @@ class RestClient:
         if self._signatures is None:
             answer = self._ask("/metadata", None)
             try:
-                found = answer["metadata"]["signature_def"]["signature_def"]
-            except (KeyError, TypeError):
+                self._signatures = _signatures(answer["metadata"]["signature_def"])
+            except (AttributeError, KeyError, TypeError):
                 raise self._strange(answer) from None
-            self._signatures = {
-                name: Signature(
-                    _numpy_types(signature.get("inputs", {})),
-                    _numpy_types(signature.get("outputs", {})),
-                )
-                for name, signature in found.items()
-                # TensorFlow keeps the operation that initialises the model among them.
-                if not name.startswith("__")
-            }
         return self._signatures
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -71,13 +61,14 @@ class RestClient:
         }
         answer = self._ask(":predict", body)
         types = self.signatures()[signature].outputs
-        outputs = answer.get("outputs") if isinstance(answer, dict) else None
-        if outputs is None:
-            raise self._strange(answer)
-        if len(types) == 1:
-            # The server leaves the name of an only output out.
-            outputs = dict.fromkeys(types, outputs)
-        return {name: np.array(value, types[name]) for name, value in outputs.items()}
+        try:
+            outputs = answer["outputs"]
+            if len(types) == 1:
+                # The server leaves the name of an only output out.
+                outputs = dict.fromkeys(types, outputs)
+            return {name: np.array(value, types[name]) for name, value in outputs.items()}
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            raise self._strange(answer) from None
 
     def _ask(self, path: str, body: dict[str, Any] | None) -> Any:
         """Sends a request, a POST if it has a body, and reads the JSON that comes back."""
@@ -93,7 +84,8 @@ class RestClient:
             raise KzooError(f"{self.source}: {_message(error)} (HTTP {error.code})") from error
         except TimeoutError as error:
             raise self._too_slow() from error
-        except (urllib.error.URLError, OSError) as error:
+        # A host's name that is none, as `a..b`, is a `UnicodeError`.
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 raise self._too_slow() from error
@@ -103,7 +95,7 @@ class RestClient:
             ) from error
         try:
             return json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._strange(answer.decode(errors="replace")) from None
 
     def _too_slow(self) -> KzooError:
@@ -121,12 +113,39 @@ class RestClient:
 
 def _message(error: urllib.error.HTTPError) -> str:
     """What the server says: TensorFlow Serving puts it into JSON."""
-    text = error.read().decode(errors="replace")
+    try:
+        text = error.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        text = ""
     try:
         text = json.loads(text)["error"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         text = text[:200] or error.reason
     return " ".join(str(text).split())
+
+
+def _check_url(url: str) -> None:
+    """Raises a KzooError for what cannot be the URL of a server."""
+    if not url.startswith(("http://", "https://")):
+        raise KzooError(f"the server's URL must begin with http:// or https://. Received: {url}")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_one = bool(parts.hostname) and parts.port != 0 and not (parts.query or parts.fragment)
+    except ValueError:  # of a port that is no number up to 65535, and of brackets
+        is_one = False
+    if not is_one or not url.isascii() or not url.isprintable() or " " in url:
+        raise KzooError(f"no URL of a server, as http://localhost:8501 is one. Received: {url!r}")
+
+
+def _signatures(described: Mapping[str, Any]) -> dict[str, Signature]:
+    return {
+        name: Signature(
+            _numpy_types(signature.get("inputs", {})), _numpy_types(signature.get("outputs", {}))
+        )
+        for name, signature in described["signature_def"].items()
+        # TensorFlow keeps the operation that initialises the model among them.
+        if not name.startswith("__")
+    }
 
 
 def _numpy_types(tensors: Mapping[str, Any]) -> dict[str, type]:
