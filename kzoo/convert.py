@@ -7,9 +7,10 @@ Every tensor and every key of a configuration is used, or left out for a reason 
 the command ends with an error that names it, and writes nothing.
 """
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -148,13 +149,13 @@ def main() -> None:
     from kzoo.corpora.files import local_path
 
     output = local_path(FLAGS.output)
-    if os.path.exists(output) and not FLAGS.overwrite:
-        raise KzooError(f"{output} is there already; --overwrite replaces it")
+    _check_output(output)
 
     from kzoo.interchange.report import report
 
     built = _built(_changed(open_source()))
-    notes = write(built, output)
+    with _sole_writer(built, output):
+        notes = write(built, output)
     print(f"{FLAGS.input} ({FLAGS['from'].value}) → {output} ({FLAGS.to})\n")
     print(report(built, notes))
 
@@ -184,6 +185,46 @@ def _check_flags_of_routes() -> None:
         raise KzooError("--text_field is for --keep_pieces_from and --text")
     if FLAGS["on_bad_text"].present and not FLAGS.keep_pieces_from:
         raise KzooError("--on_bad_text is for --keep_pieces_from")
+
+
+def _check_output(output: str) -> None:
+    """Raises a KzooError if the output may not be written."""
+    from kzoo.folders import restore_folder
+
+    restore_folder(output)
+    if os.path.lexists(output) and not FLAGS.overwrite:
+        raise KzooError(f"{output} is there already; --overwrite replaces it")
+    if os.path.lexists(output) and not _is_model(output):
+        raise KzooError(f"--output: {output} holds other things than a model; choose another")
+    if f"{os.path.realpath(FLAGS.input)}/".startswith(f"{os.path.realpath(output)}/"):
+        raise KzooError(
+            f"--output: {output} holds the input, which would be replaced; choose another folder"
+        )
+
+
+def _is_model(output: str) -> bool:
+    """Whether a folder holds what a conversion leaves, or nothing."""
+    if not os.path.isdir(output):
+        return False
+    names = os.listdir(output)
+    return not names or "config.json" in names or "encoder.yaml" in names
+
+
+@contextlib.contextmanager
+def _sole_writer(built: "BuiltModel", output: str) -> Iterator[None]:
+    """Keeps other conversions from the same output, and says what the disk has against it."""
+    from kzoo.corpora.lock_file import sole_maker
+    from kzoo.folders import check_room
+
+    try:
+        with sole_maker(output):
+            # Another process may have made it while we computed.
+            _check_output(output)
+            check_room(output, 4 * built.model.count_params(), "the model")
+            yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise KzooError(f"cannot write {error.filename or output}: {reason}") from error
 
 
 def _vocabulary() -> "Vocabulary | None":

@@ -13,7 +13,7 @@ from tests.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "kzoo"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-EVERYWHERE = {"environment", "errors", "picture", "version"}
+EVERYWHERE = {"environment", "errors", "folders", "picture", "version"}
 # What stands in the package's folder without being a command.
 SHARED = {"__init__", "command", *EVERYWHERE}
 COMMANDS = sorted({path.stem for path in PACKAGE.glob("*.py")} - SHARED)

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -180,6 +181,57 @@ def test_wrong_flags_are_named(arguments, message, run, tmp_path, monkeypatch):
     assert status == 2
     assert message in errors
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_but_a_model_is_replaced_and_never_the_input(state, run, tmp_path):
+    folders.write_folder(tmp_path / "in", state)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name, message in (
+        ("thesis", "holds other things than a model"),
+        ("file", "holds other things than a model"),
+        ("in", "holds the input"),
+    ):
+        arguments = route("hugging_face", "preset", tmp_path / "in", tmp_path / name)
+        status, _, errors = run(*arguments, "--overwrite")
+        assert status == 2
+        assert message in errors
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in", "thesis"]
+
+
+def test_two_at_a_time_and_a_disk_without_room_are_refused(state, run, tmp_path, monkeypatch):
+    folders.write_folder(tmp_path / "in", state)
+    arguments = route("hugging_face", "preset", tmp_path / "in", tmp_path / "out")
+    code = f"""
+from kzoo.corpora.lock_file import sole_maker
+with sole_maker({str(tmp_path / "out")!r}):
+    print(flush=True)
+    input()
+"""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as other:
+        other.stdout.readline()
+        status, _, errors = run(*arguments)
+        other.communicate("\n")
+    assert status == 2
+    assert "is being made by another process" in errors
+    usage = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    status, _, errors = run(*arguments)
+    assert status == 2
+    assert "no room for the model" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_place_that_cannot_be_written_is_named(state, run, tmp_path):
+    folders.write_folder(tmp_path / "in", state)
+    (tmp_path / "file").touch()
+    arguments = route("hugging_face", "preset", tmp_path / "in", tmp_path / "file" / "out")
+    status, _, errors = run(*arguments)
+    assert status == 2
+    assert errors == f"error: cannot write {tmp_path / 'file'}: File exists\n"
 
 
 def test_what_is_no_preset_is_named(run, tmp_path):

@@ -6,7 +6,6 @@ import fnmatch
 import glob
 import os
 import re
-import shutil
 import stat
 import sys
 import uuid
@@ -80,16 +79,6 @@ def written_aside(path: str) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
-
-
-def replace_folder(path: str, new: str) -> None:
-    """Puts the folder `new` in the place of `path`, and removes what was there."""
-    old = path + ".old"
-    shutil.rmtree(old, ignore_errors=True)
-    if os.path.exists(path):
-        os.rename(path, old)
-    os.rename(new, path)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def find_files(source: FileSource) -> dict[str, list[str]]:

@@ -22,10 +22,11 @@ import numpy as np
 from kzoo.corpora import examples
 from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo, partial_folder
 from kzoo.corpora.encoding import EncodedShard
-from kzoo.corpora.files import TEMPORARY_SUFFIX, replace_folder, written_aside
+from kzoo.corpora.files import TEMPORARY_SUFFIX, written_aside
 from kzoo.corpora.records import load_record, save_record
 from kzoo.corpora.request import Request
 from kzoo.errors import KzooError
+from kzoo.folders import replace_folder
 from kzoo.text.vocabulary import Vocabulary
 
 REQUEST_FILE = "request.json"

@@ -35,6 +35,7 @@ from kzoo.corpora.records import FileInfo, checked
 from kzoo.corpora.request import FilesByLanguage, Request
 from kzoo.corpora.segments import Segment, read_shards
 from kzoo.errors import KzooError
+from kzoo.folders import restore_folder
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.version import __version__
 
@@ -196,6 +197,7 @@ def _is_free(output: str) -> bool:
 
 def _find_complete(output: str, request: Request, overwrite: bool) -> DatasetInfo | None:
     """The examples that are there already; None if they are to be made."""
+    restore_folder(output)
     if overwrite or _is_free(output):
         return None
     info = DatasetInfo.load(output)

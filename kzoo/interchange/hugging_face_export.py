@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kzoo.folders import written_aside
 from kzoo.interchange.hugging_face_config import config_of
 from kzoo.interchange.hugging_face_files import CONFIG_FILE, SAFETENSORS_FILE, SAFETENSORS_INDEX
 from kzoo.interchange.hugging_face_import import special_ids
@@ -17,7 +18,6 @@ from kzoo.interchange.hugging_face_names import hugging_face_name
 from kzoo.interchange.hugging_face_tokenizer import write_tokenizer
 from kzoo.interchange.safetensors_files import write_safetensors
 from kzoo.interchange.source_model import BuiltModel
-from kzoo.interchange.written_aside import written_aside
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import TIED, RemBertMaskedLM
 

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.folders import written_aside
 from kzoo.interchange.model_garden_config import (
     ENCODER_FILE,
     encoder_yaml,
@@ -32,7 +33,6 @@ from kzoo.interchange.source_model import BuiltModel, SourceModel
 from kzoo.interchange.source_weights import SourceWeights, StoredTensor
 from kzoo.interchange.tensor_mapping import read_mapping
 from kzoo.interchange.tf_checkpoint import TensorFlowCheckpoint
-from kzoo.interchange.written_aside import written_aside
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.by_shape import build_by_shape
 from kzoo.models.masked_lm import TIED, RemBertMaskedLM

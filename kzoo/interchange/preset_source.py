@@ -22,7 +22,7 @@ from kzoo.models.preset_files import (
     read_arguments,
 )
 from kzoo.models.preset_metadata import read_made_anew
-from kzoo.models.weights_file import encoder_layers, names_in_file
+from kzoo.models.weights_file import encoder_layers, names_in_file, stored_shapes
 from kzoo.text.vocabulary import Vocabulary
 
 
@@ -66,15 +66,9 @@ def _tensors(
 
 def _tensors_in(path: str, layers: Mapping[str, keras.Layer]) -> Iterator[tuple[str, StoredTensor]]:
     variable_paths = {name: variable for variable, name in names_in_file(layers).items()}
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def note_shape(name: str, item: h5py.HLObject) -> None:
-        if isinstance(item, h5py.Dataset):
-            shapes[name] = item.shape
-
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(note_shape)
+            shapes = stored_shapes(file, path)
     except OSError as error:
         raise KzooError(f"cannot read {path} as a file of weights: {error}") from error
     for name, shape in shapes.items():

@@ -138,6 +138,8 @@ def _entry(name: str, value: Any, path: str) -> tuple[str, tuple[int, ...], int,
             f"{path}: shape and data_offsets of {name} are to be lists of numbers from 0 on. "
             f"Received: shape={shape}, data_offsets={[begin, end]}"
         )
+    if not isinstance(kind, str):
+        raise KzooError(f"{path}: the dtype of {name} is to be a name. Received: {kind!r}")
     if kind in _WEIGHT_TYPES:
         item_bytes = _WEIGHT_TYPES[kind].itemsize
     elif kind in _OTHER_BYTES:
@@ -231,7 +233,8 @@ def parse_index(content: Any, path: str, suffix: str) -> Mapping[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise KzooError(f"{path} has no weight_map from tensors to files")
     for name, shard in weight_map.items():
-        plain = isinstance(shard, str) and shard == os.path.basename(shard) and "\\" not in shard
+        plain = isinstance(shard, str) and shard == os.path.basename(shard)
+        plain = plain and not {"\\", "\0"} & set(shard)
         if not plain or not shard.endswith(suffix):
             raise KzooError(
                 f"{path}: the file of {name} must be a plain name that ends in {suffix}, of a "

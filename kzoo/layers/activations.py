@@ -33,7 +33,12 @@ def get(name: str) -> Callable:
     Raises:
         KzooError: for any other name.
     """
-    if name not in _ACTIVATIONS:
+    check_activation(name)
+    return _ACTIVATIONS[name]
+
+
+def check_activation(name: object) -> None:
+    """Raises a KzooError for what is no name of an activation."""
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         known = ", ".join(f'"{known}"' for known in _ACTIVATIONS)
         raise KzooError(f"`activation` must be one of {known}. Received: activation={name!r}")
-    return _ACTIVATIONS[name]

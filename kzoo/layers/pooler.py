@@ -21,9 +21,7 @@ class Pooler(keras.layers.Layer):
 
     def __init__(self, kind: str, **kwargs):
         super().__init__(**kwargs)
-        if kind not in POOLERS:
-            known = ", ".join(f'"{known}"' for known in POOLERS)
-            raise KzooError(f"`pooler` must be one of {known}, or None. Received: pooler={kind!r}")
+        check_pooler(kind)
         self.kind = kind
         self.dense = None
 
@@ -58,3 +56,10 @@ class Pooler(keras.layers.Layer):
 
     def compute_output_shape(self, hidden_shape, padding_mask_shape):
         return (hidden_shape[0], hidden_shape[-1])
+
+
+def check_pooler(kind: object) -> None:
+    """Raises a KzooError for what is no kind of pooler."""
+    if kind not in POOLERS:
+        known = ", ".join(f'"{known}"' for known in POOLERS)
+        raise KzooError(f"`pooler` must be one of {known}, or None. Received: pooler={kind!r}")

@@ -1,15 +1,20 @@
 """The RemBERT encoder."""
 
+import math
 import numbers
 
 import keras
 from keras_hub.models import Backbone
 
 from kzoo.errors import KzooError
+from kzoo.layers.activations import check_activation
 from kzoo.layers.encoder_block import DROPOUTS_PER_BLOCK, EncoderBlock
 from kzoo.layers.factorized_embeddings import FactorizedEmbeddings
-from kzoo.layers.pooler import Pooler
+from kzoo.layers.pooler import Pooler, check_pooler
 from kzoo.text.tokenizer import RemBertTokenizer
+
+# TensorFlow's 32-bit ids end here.
+_MAX_SIZE = 2**31 - 1
 
 
 @keras.saving.register_keras_serializable(package="kzoo")
@@ -99,7 +104,7 @@ class RemBertBackbone(Backbone):
             "pooler": pooler,
             "project_embeddings": project_embeddings,
         }
-        _check(**arguments)
+        check_arguments(**arguments)
 
         # === Layers ===
         self.embeddings = FactorizedEmbeddings(
@@ -167,8 +172,8 @@ class RemBertBackbone(Backbone):
         return {**super().get_config(), **arguments}
 
 
-def _check(**arguments) -> None:
-    """Raises a KzooError for the first argument that is out of its range."""
+def check_arguments(**arguments) -> None:
+    """Raises a KzooError for the first argument of a backbone that is out of its range."""
     sizes = (
         "vocabulary_size",
         "num_layers",
@@ -181,6 +186,8 @@ def _check(**arguments) -> None:
     )
     for size in sizes:
         check_size(size, arguments[size])
+    for number in ("dropout", "attention_dropout", "layer_norm_epsilon"):
+        _check_number(number, arguments[number])
     for rate in ("dropout", "attention_dropout"):
         if not 0 <= arguments[rate] < 1:
             raise KzooError(f"`{rate}` must be in [0, 1). Received: {rate}={arguments[rate]!r}")
@@ -195,6 +202,9 @@ def _check(**arguments) -> None:
             "`layer_norm_epsilon` must be positive. "
             f"Received: layer_norm_epsilon={arguments['layer_norm_epsilon']!r}"
         )
+    check_activation(arguments["activation"])
+    if arguments["pooler"] is not None:
+        check_pooler(arguments["pooler"])
     if arguments["project_embeddings"] not in ("auto", True):
         raise KzooError(
             '`project_embeddings` must be "auto" or True. '
@@ -203,9 +213,20 @@ def _check(**arguments) -> None:
 
 
 def check_size(argument: str, value: object) -> None:
-    """Raises a KzooError unless `value` is a positive integer."""
+    """Raises a KzooError unless `value` is a positive integer that can be the size of a tensor."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise KzooError(f"`{argument}` must be a positive integer. Received: {argument}={value!r}")
+    if value > _MAX_SIZE:
+        raise KzooError(
+            f"`{argument}` must be at most {_MAX_SIZE:,}. Received: {argument}={value!r}"
+        )
+
+
+def _check_number(argument: str, value: object) -> None:
+    """Raises a KzooError unless `value` is a finite number."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise KzooError(f"`{argument}` must be a number. Received: {argument}={value!r}")
 
 
 # `Tokenizer.from_preset` finds the tokenizer of a preset by its backbone; the tokenizer itself

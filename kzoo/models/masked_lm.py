@@ -43,14 +43,8 @@ class RemBertMaskedLM(MaskedLM):
         name: str = "rembert_masked_lm",
         **kwargs,
     ):
+        check_output_embedding_dim(output_embedding_dim)
         tied = output_embedding_dim == TIED
-        if isinstance(output_embedding_dim, str) and not tied:
-            raise KzooError(
-                f'`output_embedding_dim` must be a positive integer or "{TIED}". '
-                f"Received: output_embedding_dim={output_embedding_dim!r}"
-            )
-        if not tied:
-            check_size("output_embedding_dim", output_embedding_dim)
 
         # === Layers ===
         self.backbone = backbone
@@ -82,3 +76,14 @@ class RemBertMaskedLM(MaskedLM):
 
     def get_config(self) -> dict:
         return {**super().get_config(), "output_embedding_dim": self.output_embedding_dim}
+
+
+def check_output_embedding_dim(value: object) -> None:
+    """Raises a KzooError for what is neither a width nor "tied"."""
+    if isinstance(value, str) and value != TIED:
+        raise KzooError(
+            f'`output_embedding_dim` must be a positive integer or "{TIED}". '
+            f"Received: output_embedding_dim={value!r}"
+        )
+    if value != TIED:
+        check_size("output_embedding_dim", value)

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py
+
 from kzoo.errors import KzooError
-from kzoo.models.backbone import RemBertBackbone
-from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.backbone import RemBertBackbone, check_arguments
+from kzoo.models.masked_lm import RemBertMaskedLM, check_output_embedding_dim
 
 CONFIG_FILE, TASK_CONFIG_FILE = "config.json", "task.json"
 WEIGHTS_FILE, TASK_WEIGHTS_FILE = "model.weights.h5", "task.weights.h5"
@@ -26,7 +28,8 @@ def read_arguments(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], int 
         preset has no masked-LM head.
 
     Raises:
-        KzooError: if it is no preset of ours, or a key is missing or unknown.
+        KzooError: if it is no preset of ours, a key is missing or unknown, or there is no such
+            model.
     """
     folder = Path(folder)
     path = folder / CONFIG_FILE
@@ -51,7 +54,31 @@ def read_arguments(folder: str | os.PathLike[str]) -> tuple[dict[str, Any], int 
         if "output_embedding_dim" not in task:
             raise KzooError(f"{folder / TASK_CONFIG_FILE} lacks output_embedding_dim")
         output_embedding_dim = task["output_embedding_dim"]
-    return {name: given.get(name, default) for name, default in known.items()}, output_embedding_dim
+        if output_embedding_dim is None:
+            raise KzooError(f"{folder / TASK_CONFIG_FILE}: output_embedding_dim is not said")
+    arguments = {name: given.get(name, default) for name, default in known.items()}
+    _check(folder, arguments, output_embedding_dim)
+    return arguments, output_embedding_dim
+
+
+def _check(folder: Path, arguments: dict[str, Any], output_embedding_dim: int | str | None) -> None:
+    """Raises a KzooError unless a model of a preset's files can be made, in reasonable time."""
+    try:
+        check_arguments(**arguments)
+        if output_embedding_dim is not None:
+            check_output_embedding_dim(output_embedding_dim)
+    except KzooError as error:
+        raise KzooError(f"{folder}: {error}") from error
+    try:
+        with h5py.File(folder / WEIGHTS_FILE, "r") as file:
+            stored = sum(name.startswith("encoder_block") for name in file["layers"])
+    except (OSError, KeyError, TypeError):
+        return  # Whoever reads the weights says so.
+    if arguments["num_layers"] > stored:
+        raise KzooError(
+            f"{folder / CONFIG_FILE} says that there are {arguments['num_layers']:,} layers; "
+            f"{WEIGHTS_FILE} has {stored:,}"
+        )
 
 
 def _read(path: Path, model_class: type) -> dict[str, Any]:
@@ -62,7 +89,7 @@ def _read(path: Path, model_class: type) -> dict[str, Any]:
         raise KzooError(
             f"{path.parent} is no model preset: cannot read {path.name} ({error.strerror})"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KzooError(f"{path} is damaged: {error}") from error
     content = content if isinstance(content, dict) else {}
     registered_name, config = content.get("registered_name"), content.get("config")

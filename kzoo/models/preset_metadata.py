@@ -41,7 +41,7 @@ def read_made_anew(folder: str | os.PathLike) -> dict[str, int]:
         return {}
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KzooError(f"{path} is no JSON: {error}") from error
     made_anew = content.get(_MADE_ANEW) if isinstance(content, dict) else None
     if not isinstance(made_anew, dict) or not all(

@@ -2,19 +2,17 @@
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from keras_hub.tokenizers import Tokenizer
 
 from kzoo.errors import KzooError
+from kzoo.folders import restore_folder, written_aside
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_files import CONFIG_FILE, TASK_CONFIG_FILE
 from kzoo.models.preset_metadata import write_made_anew
-
-_OLD = "old"
 
 
 def save_preset(
@@ -41,27 +39,16 @@ def save_preset(
     Raises:
         KzooError: if `folder` is there and `overwrite` is not set.
     """
-    folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # Always the same name, so that what a killed process has left there is found and removed.
-    aside = folder.with_name(f".{folder.name}.partial")
-    _clear(aside, folder)
-    if folder.exists() and not overwrite:
+    restore_folder(folder)
+    if os.path.lexists(folder) and not overwrite:
         raise KzooError(f"{folder} is there already; pass overwrite to replace it")
-    aside.mkdir()
-    try:
-        written = aside / "new"
-        model.save_to_preset(str(written))
+    with written_aside(folder) as aside:
+        model.save_to_preset(str(aside))
         for name in (CONFIG_FILE, TASK_CONFIG_FILE):
-            _say_float32(written / name)
+            _say_float32(aside / name)
         if tokenizer is not None:
-            tokenizer.save_to_preset(str(written))
-        write_made_anew(written, made_anew or {})
-        if folder.exists():
-            folder.rename(aside / _OLD)
-        written.rename(folder)
-    finally:
-        _clear(aside, folder)
+            tokenizer.save_to_preset(str(aside))
+        write_made_anew(aside, made_anew or {})
 
 
 def _say_float32(file: Path) -> None:
@@ -76,13 +63,6 @@ def _say_float32(file: Path) -> None:
 
     config = json.loads(file.read_text("utf-8"), object_hook=in_float32)
     file.write_text(json.dumps(config, indent=4), "utf-8")
-
-
-def _clear(aside: Path, folder: Path) -> None:
-    """Removes what is aside, after putting back an old preset that nothing has replaced."""
-    if (aside / _OLD).exists() and not folder.exists():
-        (aside / _OLD).rename(folder)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:

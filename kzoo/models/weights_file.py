@@ -33,7 +33,7 @@ def read_weights(
     try:
         with h5py.File(path, "r") as file:
             wanted = dict(_named_variables(layers))
-            _check(path, _shapes(file), wanted, left_out)
+            _check(path, stored_shapes(file, path), wanted, left_out)
             # The largest first: the variables of a model that was made `left_empty` take no memory
             # yet then.
             for name in sorted(wanted, key=lambda name: -math.prod(wanted[name].shape)):
@@ -66,13 +66,27 @@ def names_in_file(layers: Mapping[str, keras.Layer]) -> dict[str, str]:
     return {variable.path: name for name, variable in _named_variables(layers)}
 
 
-def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
-    """The shape of everything in a file, by name."""
+def stored_shapes(file: h5py.File, path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in a file, by name.
+
+    Args:
+        file: the open file.
+        path: of the file, for messages.
+
+    Raises:
+        KzooError: if something is not a tensor of real numbers, or is in another file, which HDF5
+            would read without a word, whatever it is.
+    """
     shapes = {}
 
     def visit(name: str, item: object) -> None:
-        if isinstance(item, h5py.Dataset):
-            shapes[name] = tuple(item.shape)
+        if not isinstance(item, h5py.Dataset):
+            return
+        if item.external or item.is_virtual:
+            raise KzooError(f"{path}: {name} is not in this file but in another, which is not read")
+        if item.dtype.kind not in "fiu" or item.shape is None:
+            raise KzooError(f"{path}: {name} holds no numbers. Received: {item.dtype}")
+        shapes[name] = tuple(item.shape)
 
     file.visititems(visit)
     return shapes

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kzoo.errors import KzooError
+from kzoo.folders import check_room
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.by_shape import build_by_shape
 from kzoo.saved_model import manifest as manifests
@@ -199,12 +200,7 @@ def _check_room(source: Source, output: Path, options: ExportOptions) -> None:
         needed += encoder * (2 if options.archive else 1)
     if options.masked_lm:
         needed += 4 * model.count_params()
-    free = shutil.disk_usage(output).free
-    if free < needed:
-        raise KzooError(
-            f"no room for the export in {output}: it needs {needed / 1e6:,.1f} MB and "
-            f"{free / 1e6:,.1f} MB are free. Free some space, or choose another --output"
-        )
+    check_room(output, needed, "the export")
 
 
 def _write_modules(

@@ -117,7 +117,7 @@ def predict(
             try:
                 for row, index in enumerate(batch):
                     results[index] = _result(window[index], _row(outputs, row, len(batch)))
-            except (IndexError, KeyError, TypeError, ValueError) as error:
+            except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
                 raise KzooError(
                     f"signature {signature!r} of {client.source} does not give a row for each "
                     f"text, as those that kzoo exports do ({error})"

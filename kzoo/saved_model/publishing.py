@@ -77,11 +77,19 @@ def publishing(output: Path) -> Iterator[Publishing]:
         place.new.mkdir(parents=True)
         yield place
     except OSError as error:
-        raise KzooError(f"cannot export into {output}: {error}") from error
+        raise KzooError(_explained(error, output)) from error
     finally:
         if not is_unfinished(output):
             shutil.rmtree(output / STAGE, ignore_errors=True)
         os.close(descriptor)
+
+
+def _explained(error: OSError, output: Path) -> str:
+    """What stopped an export: the disk it is written to, or a file elsewhere that was needed."""
+    reason = error.strerror or str(error)
+    if error.filename is None or Path(error.filename).is_relative_to(output):
+        return f"cannot export into {output}: {reason}"
+    return f"the export into {output} was given up: {error.filename}: {reason}"
 
 
 def is_unfinished(output: Path) -> bool:

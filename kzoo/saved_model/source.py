@@ -17,6 +17,7 @@ from kzoo.models.preset_files import (
 )
 from kzoo.models.preset_metadata import read_made_anew
 from kzoo.models.weights_file import block_name, encoder_layers, read_weights
+from kzoo.text.vocabulary import Vocabulary
 
 UNTRAINED_POOLER = "the pooler was never trained: `pooled_output` is the mean over the tokens"
 
@@ -44,7 +45,8 @@ class Source:
         """Reads all of a preset but its weights.
 
         Raises:
-            KzooError: if it is no preset of a RemBERT encoder with its tokenizer.
+            KzooError: if it is no preset of a RemBERT encoder with its tokenizer, or the two do
+                not fit each other.
         """
         folder = Path(folder)
         arguments, output_embedding_dim = read_arguments(folder)
@@ -54,6 +56,13 @@ class Source:
             raise KzooError(
                 f"{folder} has no tokenizer: cannot read {VOCABULARY_FILE} ({error.strerror})"
             ) from error
+        num_pieces = Vocabulary(vocabulary, os.fspath(folder / VOCABULARY_FILE)).size
+        if num_pieces > arguments["vocabulary_size"]:
+            raise KzooError(
+                f"{folder / VOCABULARY_FILE} has {num_pieces:,} pieces, but the model's input "
+                f"table has {arguments['vocabulary_size']:,} rows: is it the vocabulary of this "
+                "model?"
+            )
         made_anew = frozenset(read_made_anew(folder))
         return cls(folder, arguments, output_embedding_dim, vocabulary, made_anew)
 

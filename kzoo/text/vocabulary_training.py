@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kzoo.corpora.files import local_path, replace_folder
+from kzoo.corpora.files import local_path
 from kzoo.corpora.lock_file import sole_maker
 from kzoo.corpora.progress import ReadingProgress
 from kzoo.corpora.reading import (
@@ -17,6 +17,7 @@ from kzoo.corpora.reading import (
 )
 from kzoo.corpora.records import FileInfo, checked, differences, save_record
 from kzoo.errors import KzooError
+from kzoo.folders import replace_folder, restore_folder
 from kzoo.text import sentencepiece_trainer
 from kzoo.text.special_pieces import CLS, END, MASK, PAD, SEP, UNKNOWN
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
@@ -99,6 +100,7 @@ def _is_there(
     output: str, settings: VocabularySettings, infos: _FileInfos, overwrite: bool
 ) -> bool:
     """Whether the vocabulary that is asked for is in the folder already."""
+    restore_folder(output)
     if not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output)):
         return False
     if not os.path.exists(os.path.join(output, INFO_FILE)):

@@ -7,7 +7,6 @@ import pytest
 from kzoo.corpora.files import (
     find_files,
     local_path,
-    replace_folder,
     size_bytes,
     written_aside,
 )
@@ -110,15 +109,6 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path):
         write_half()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["counts.json"]
-
-
-def test_a_folder_takes_the_place_of_another(tmp_path):
-    for name in ("new", "data", "data.old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "content").write_text(name)
-    replace_folder(str(tmp_path / "data"), str(tmp_path / "new"))
-    assert os.listdir(tmp_path) == ["data"]
-    assert (tmp_path / "data" / "content").read_text() == "new"
 
 
 def test_a_url_is_refused_where_a_local_folder_would_be_made_of_it(tmp_path):

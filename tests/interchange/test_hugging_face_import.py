@@ -177,7 +177,13 @@ def test_a_buffer_in_a_pickled_bare_encoder(state, tmp_path):
         ({"num_hidden_layers": 10**9}, "says that there are 1,000,000,000 layers"),
         ({"num_hidden_layers": 2}, r"unknown: rembert.encoder.layer.2.attention"),
         ({"num_hidden_layers": 4}, r"missing: rembert.encoder.layer.3.attention"),
-        ({"vocab_size": 10**13}, r"word_embeddings.weight .* \[617, 16\], and should be \[10000"),
+        ({"vocab_size": 10**9}, r"word_embeddings.weight .* \[617, 16\], and should be \[10000"),
+        ({"vocab_size": 10**30}, "`vocabulary_size` must be at most 2,147,483,647"),
+        ({"hidden_size": 3 * 10**15}, "`hidden_dim` must be at most 2,147,483,647"),
+        (
+            {"layer_norm_eps": float("inf")},
+            "`layer_norm_epsilon` must be a number. Received: .*inf",
+        ),
         ({"output_embedding_size": 41}, r"decoder.weight .* \[617, 40\], and should be \[617, 41"),
     ],
 )
@@ -236,7 +242,16 @@ def index_of(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["../../etc/passwd", "/etc/passwd", "..", "a/b.safetensors", "a\\b.safetensors", 3]
+    "name",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "..",
+        "a/b.safetensors",
+        "a\\b.safetensors",
+        "\0.safetensors",
+        3,
+    ],
 )
 def test_an_index_that_names_other_places_is_refused(name, state, tmp_path):
     path, index = index_of(folders.write_sharded(tmp_path, state))

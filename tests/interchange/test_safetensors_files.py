@@ -77,6 +77,7 @@ LIES = {
     "negative": ({"a": entry(-8, 0)}, 8, "numbers from 0 on"),
     "no number": ({"a": entry(0, 8, ("2",))}, 8, "numbers from 0 on"),
     "type": ({"a": entry(0, 8, dtype="Q4")}, 8, "of a type that kzoo does not know: 'Q4'"),
+    "type that is no name": ({"a": {**entry(0, 8), "dtype": ["F32"]}}, 8, r"Received: \['F32'\]"),
     "no entry": ({"a": 3}, 8, "a has no dtype, shape and data_offsets"),
     "no object": ([], 0, "no JSON object"),
 }

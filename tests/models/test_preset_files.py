@@ -59,6 +59,36 @@ def test_what_is_wrong_is_named(folder, file, function, message):
         read_arguments(folder)
 
 
+@pytest.mark.parametrize(
+    ("file", "argument", "value", "message"),
+    [
+        ("config.json", "num_layers", "3", "positive integer. Received: num_layers='3'"),
+        ("config.json", "num_layers", 10**9, "there are 1,000,000,000 layers; .* has 3"),
+        ("config.json", "vocabulary_size", 10**30, "at most 2,147,483,647"),
+        ("config.json", "num_heads", 5, "must divide `hidden_dim`"),
+        ("config.json", "dropout", "0.1", "`dropout` must be a number"),
+        ("config.json", "dropout", 1, r"`dropout` must be in \[0, 1\)"),
+        ("config.json", "layer_norm_epsilon", None, "`layer_norm_epsilon` must be a number"),
+        ("config.json", "activation", [], "`activation` must be one of"),
+        ("config.json", "pooler", {}, "`pooler` must be one of"),
+        ("task.json", "output_embedding_dim", "wide", 'positive integer or "tied"'),
+        ("task.json", "output_embedding_dim", 0, "`output_embedding_dim` must be a positive"),
+        ("task.json", "output_embedding_dim", None, "output_embedding_dim is not said"),
+    ],
+)
+def test_a_value_that_makes_no_model_is_named(folder, file, argument, value, message):
+    change(folder / file, lambda content: content["config"].update({argument: value}))
+    with pytest.raises(KzooError, match=f"preset.*{message}"):
+        read_arguments(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "task.json"])
+def test_nesting_without_end_is_damage(folder, file):
+    (folder / file).write_text("[" * 100_000)
+    with pytest.raises(KzooError, match=f"{file} is damaged"):
+        read_arguments(folder)
+
+
 def test_a_folder_that_is_none_and_a_file_that_is_cut_short(folder, tmp_path):
     with pytest.raises(KzooError, match=r"nothing is no model preset: cannot read config\.json"):
         read_arguments(tmp_path / "nothing")

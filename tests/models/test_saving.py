@@ -80,8 +80,8 @@ def test_a_preset_is_replaced_only_when_asked(model, tokenizer, tmp_path):
         save_preset(model, tokenizer, folder)
     model.head.bias.assign(np.full(517, 3.0))
     # What a killed process leaves aside.
-    (tmp_path / ".preset.partial" / "new").mkdir(parents=True)
-    (tmp_path / ".preset.partial" / "new" / "model.weights.h5").touch()
+    (tmp_path / ".preset.partial").mkdir()
+    (tmp_path / ".preset.partial" / "model.weights.h5").touch()
     save_preset(model, tokenizer, folder, overwrite=True)
     np.testing.assert_array_equal(load_preset(folder).head.bias.numpy(), np.full(517, 3.0))
     assert [path.name for path in tmp_path.iterdir()] == ["preset"]
@@ -90,13 +90,11 @@ def test_a_preset_is_replaced_only_when_asked(model, tokenizer, tmp_path):
 def test_a_preset_that_a_killed_process_had_moved_aside_is_not_lost(model, tokenizer, tmp_path):
     folder = tmp_path / "preset"
     save_preset(model, tokenizer, folder)
-    aside = tmp_path / ".preset.partial"
-    aside.mkdir()
-    folder.rename(aside / "old")
+    folder.rename(tmp_path / ".preset.old")
     with pytest.raises(KzooError, match="preset is there already"):
         save_preset(model, tokenizer, folder)
     assert load_preset(folder).count_params() == model.count_params()
-    assert not aside.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["preset"]
 
 
 def test_a_write_that_fails_leaves_the_old_preset(model, tokenizer, tmp_path, monkeypatch):

@@ -88,6 +88,46 @@ def test_another_shape_is_named(encoder_file):
         read_weights(encoder_file, encoder_layers(larger))
 
 
+def in_another_file(file, name, shape):
+    secret = f"{file.filename}.secret"
+    np.ones(shape, "f4").tofile(secret)
+    file.create_dataset(name, shape, "f4", external=[(secret, 0, h5py.h5f.UNLIMITED)])
+
+
+def virtual(file, name, shape):
+    layout = h5py.VirtualLayout(shape, "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "a", shape)
+    file.create_virtual_dataset(name, layout)
+
+
+def text(file, name, shape):
+    file.create_dataset(name, shape, h5py.string_dtype())
+
+
+def complex_numbers(file, name, shape):
+    file.create_dataset(name, shape, "c8")
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (in_another_file, "is not in this file but in another"),
+        (virtual, "is not in this file but in another"),
+        (text, "holds no numbers. Received: object"),
+        (complex_numbers, "holds no numbers. Received: complex64"),
+    ],
+)
+def test_what_is_no_tensor_of_this_file_is_not_read(write, message, model, encoder_file):
+    layers = encoder_layers(shapes.backbone())
+    name = names_in_file(layers)["pooler/dense/bias"]
+    with h5py.File(encoder_file, "a") as file:
+        shape = file[name].shape
+        del file[name]
+        write(file, name, shape)
+    with pytest.raises(KzooError, match=rf"model\.weights\.h5: {name} {message}"):
+        read_weights(encoder_file, layers)
+
+
 @pytest.mark.parametrize("content", [None, b"no HDF5"])
 def test_what_is_no_file_of_weights_is_a_clear_error(tmp_path, content):
     path = tmp_path / "model.weights.h5"

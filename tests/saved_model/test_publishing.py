@@ -1,5 +1,6 @@
 """Old or new, never a mixture, wherever a process is killed."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -99,3 +100,16 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(KzooError, match="cannot"), publishing(tmp_path / "export"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot export into .*: No space left"),
+        (FileNotFoundError(2, "No such file", "elsewhere.h5"), "given up: elsewhere.h5: No such"),
+    ],
+)
+def test_an_error_is_told_of_the_file_that_it_is_about(error, message, tmp_path):
+    with pytest.raises(KzooError, match=message), publishing(tmp_path):
+        raise error
+    assert not list(tmp_path.iterdir())

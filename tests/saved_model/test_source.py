@@ -88,9 +88,21 @@ def without_tokenizer(preset):
     shutil.rmtree(preset / "assets")
 
 
+def damaged_tokenizer(preset):
+    (preset / "assets" / "tokenizer" / "vocabulary.spm").write_bytes(b"text")
+
+
+def fewer_rows_than_pieces(preset):
+    content = json.loads((preset / "config.json").read_text())
+    content["config"]["vocabulary_size"] = 599
+    (preset / "config.json").write_text(json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (damaged_tokenizer, r"vocabulary\.spm is not a SentencePiece model"),
+        (fewer_rows_than_pieces, r"has 600 pieces, but .* has 599 rows"),
         (of_another_class, r"config\.json: not of a kzoo .*Received: keras_hub>BertBackbone"),
         (damaged, r"config\.json is damaged"),
         (without_configuration, r"no model preset: cannot read config\.json"),
