@@ -78,6 +78,8 @@ def _make_streams_usable() -> None:
         except OSError:
             # The lowest free number, which is this one; for the processes that we start, too.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = io.TextIOWrapper(io.BytesIO())
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())

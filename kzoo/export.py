@@ -68,6 +68,9 @@ def main() -> None:
     # training run on the GPU is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if FLAGS.check is not None:
+        others = [name for name in FLAGS if FLAGS[name].present and name not in ("check", "model")]
+        if others:
+            raise KzooError(f"--check exports nothing: leave out --{' and --'.join(others)}")
         _print_check(local_path(FLAGS.check))
         return
     if FLAGS.model is None:

@@ -14,6 +14,7 @@ model that was exported with its output table fills masks:
 import contextlib
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kzoo.saved_model.prediction import Client
 
 FLAGS = flags.FlagValues()
+# A week; sockets refuse what is much longer.
+_LONGEST_SECONDS = 604_800.0
 
 flags.DEFINE_string("model", None, "Folder of a SavedModel to run here.", flag_values=FLAGS)
 flags.DEFINE_string(
@@ -45,6 +48,7 @@ flags.DEFINE_float(
     60.0,
     "How long the server may take for a batch.",
     lower_bound=0.001,
+    upper_bound=_LONGEST_SECONDS,
     flag_values=FLAGS,
 )
 flags.DEFINE_string(
@@ -58,6 +62,7 @@ flags.DEFINE_integer(
     None,
     "How many pieces to print for each mask; default 5.",
     lower_bound=1,
+    upper_bound=2**31 - 1,
     flag_values=FLAGS,
 )
 flags.DEFINE_multi_string("text", None, "A text; may be repeated.", flag_values=FLAGS)
@@ -68,7 +73,12 @@ flags.DEFINE_string(
     flag_values=FLAGS,
 )
 flags.DEFINE_integer(
-    "batch_size", 32, "Texts that are run together.", lower_bound=1, flag_values=FLAGS
+    "batch_size",
+    32,
+    "Texts that are run together.",
+    lower_bound=1,
+    upper_bound=1_000_000,
+    flag_values=FLAGS,
 )
 flags.DEFINE_string("output", None, "File to write; default standard output.", flag_values=FLAGS)
 flags.DEFINE_bool("overwrite", False, "Replace the output if it is there.", flag_values=FLAGS)
@@ -96,6 +106,8 @@ def main() -> None:
 def _client_opener() -> Callable[[], "Client"]:
     """What makes the client that the flags ask for."""
     where = [name for name in ("model", "server", "rest") if FLAGS[name].value is not None]
+    if math.isnan(FLAGS.timeout_seconds):
+        raise KzooError("--timeout_seconds must be a number. Received: nan")
     if len(where) != 1:
         received = " and ".join(f"--{name}" for name in where) or "none of them"
         raise KzooError(
@@ -158,6 +170,8 @@ def _has_lone_surrogates(text: str) -> bool:
 def _check_output() -> None:
     if FLAGS.output is None:
         return
+    if not FLAGS.output or os.path.isdir(FLAGS.output):
+        raise KzooError(f"--output is a file. Received: {FLAGS.output!r}, which is none")
     if os.path.exists(FLAGS.output) and not FLAGS.overwrite:
         raise KzooError(f"{FLAGS.output} is there already; --overwrite replaces it")
     folder = os.path.dirname(os.path.abspath(FLAGS.output))
@@ -174,8 +188,11 @@ def _output() -> Iterator[Callable[[str], None]]:
         sys.stdout.reconfigure(encoding="utf-8")
         yield lambda line: print(line, flush=True)
         return
-    with written_aside(FLAGS.output) as path, open(path, "w", encoding="utf-8") as file:
-        yield lambda line: print(line, file=file)
+    try:
+        with written_aside(FLAGS.output) as path, open(path, "w", encoding="utf-8") as file:
+            yield lambda line: print(line, file=file)
+    except OSError as error:
+        raise KzooError(f"cannot write {FLAGS.output}: {error.strerror}") from error
 
 
 if __name__ == "__main__":

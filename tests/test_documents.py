@@ -50,6 +50,20 @@ SHORTER = {
 }
 
 
+# Runs commands in one process, since each would spend most of its time on starting TensorFlow.
+ONE_AFTER_THE_OTHER = """
+import importlib, json, sys
+from kzoo import command
+
+for name, *arguments in json.loads(sys.argv[1]):
+    module = importlib.import_module(name)
+    for flag in module.FLAGS:
+        module.FLAGS[flag].unparse()
+    status = command.run(module.main, module.FLAGS, module.__doc__, arguments)
+    assert status == 0, (name, arguments)
+"""
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
     """A folder in which the documents' commands find what they find in a clone, and `corpus/`."""
@@ -154,9 +168,13 @@ def test_commands_of_the_guide_to_exporting_run_one_after_the_other(export, clon
     first, *others = [c for c in markdown.commands(EXPORT) if c.words[:2] == ["python", "-m"]]
     assert first.words in [command.words for command in markdown.commands(README)]
     servers = {"--server", "--rest"}
-    for command in others:
-        if command.words[2] in ("kzoo.export", "kzoo.predict") and not servers & {*command.words}:
-            _run(command, clone)
+    commands = [
+        command.words[2:]
+        for command in others
+        if command.words[2] in ("kzoo.export", "kzoo.predict") and not servers & {*command.words}
+    ]
+    assert len(commands) > 4
+    _python("-c", ONE_AFTER_THE_OTHER, json.dumps(commands), folder=clone)
     assert sorted(os.listdir(export / "masked_lm"))
 
 

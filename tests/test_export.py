@@ -81,6 +81,8 @@ def test_the_step_of_an_unfinished_run_is_said(exported, tmp_path, monkeypatch):
 
 def test_check_of_what_is_no_export_is_a_clear_error(tmp_path):
     assert "no complete export" in refused(f"--check={tmp_path}")
+    errors = refused(f"--check={tmp_path}", "--overwrite", "--seq_length=9")
+    assert "leave out --seq_length and --overwrite" in errors
 
 
 def test_check_compares_with_a_model_and_sees_what_was_changed(exported, tmp_path):

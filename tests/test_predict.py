@@ -216,6 +216,14 @@ def test_a_program_that_is_not_tensorflow_serving_is_an_error(tmp_path, run):
         (["--model=m", "--text=a", "--output=nowhere/a"], "there is no folder"),
         (["--model=m", "--text=a\udce9"], r"--text number 1 is not UTF-8. Received: 'a\udce9'"),
         (["--model=m", "--text=a", "--batch_size=0"], "batch_size"),
+        (["--model=m", "--text=a", f"--batch_size={10**30}"], "batch_size"),
+        (["--model=m", "--text=a", f"--top_k={2**31}"], "top_k"),
+        (["--rest=http://a", "--text=a", "--timeout_seconds=inf"], "timeout_seconds"),
+        (["--rest=http://a", "--text=a", "--timeout_seconds=nan"], "Received: nan"),
+        (["--rest=http://a:b", "--text=a"], "no URL of a server"),
+        (["--model=m", "--text=a", "--output=/"], "--output is a file. Received: '/'"),
+        (["--model=m", "--text=a", "--output=", "--overwrite"], "--output is a file. Received: ''"),
+        (["--model=m", "--input=/"], "/: cannot be read: Is a directory"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, run):
@@ -224,6 +232,13 @@ def test_mistakes_are_one_line(arguments, message, run):
     assert errors.startswith("error: ")
     assert message in errors
     assert errors.count("\n") == 1
+
+
+def test_closed_standard_input_holds_no_text():
+    command = f"{sys.executable} -m kzoo.predict --model=m <&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    errors = "error: standard input holds no text; give one text a line, or --text\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", errors)
 
 
 def test_the_folder_of_versions_is_no_model_and_the_newest_is_named(served, run):

@@ -36,6 +36,7 @@ def expected_of_export(source: Source, manifest: Mapping[str, Any]) -> dict[str,
     if manifest["source"]["config"] == source.arguments:
         if "encoder" in manifest:
             expected |= expected_of_encoder(backbone(manifest["encoder"]["keep_layers"]))
+        if "preprocessor" in manifest:
             length = manifest["preprocessor"]["sequence_length"]
             expected |= expected_of_preprocessor(model, length)
         if "masked_lm" in manifest:

@@ -34,6 +34,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     path = Path(folder, MANIFEST_FILE)
     try:
         manifest = json.loads(path.read_text("utf-8"))
+        _check_parts(manifest)
         if manifest["format_version"] != FORMAT_VERSION:
             raise KzooError(
                 f"{path} has format version {manifest['format_version']}, and this version of "
@@ -44,9 +45,38 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
             f"{folder} is no complete export: it has no {MANIFEST_FILE}; `python -m kzoo.export` "
             "makes one"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise KzooError(f"{path} is damaged: {error}") from error
     return manifest
+
+
+def _check_parts(manifest: Any) -> None:
+    """Raises a ValueError unless a manifest has what those who read it take for granted."""
+    if not isinstance(manifest, dict) or "format_version" not in manifest:
+        raise ValueError("it has no format_version")
+    if manifest["format_version"] != FORMAT_VERSION:
+        return
+    parts = dict.fromkeys(("files", "serving", "source", "largest_difference"))
+    parts |= {name: None for name in ("encoder", "preprocessor", "masked_lm") if name in manifest}
+    for name in parts:
+        if not isinstance(manifest.get(name), dict):
+            raise ValueError(f"{name} is to be an object. Received: {manifest.get(name)!r}")
+    needed = {
+        "source": ("config",),
+        "encoder": ("config", "keep_layers", "kept", "input_table"),
+        "preprocessor": ("sequence_length",),
+        "masked_lm": ("sequence_length",),
+    }
+    for name in needed.keys() & parts.keys():
+        _check_keys(name, manifest[name], needed[name])
+    for version, served in manifest["serving"].items():
+        _check_keys(f"serving.{version}", served, ["precision", "sequence_length", "keep_layers"])
+
+
+def _check_keys(name: str, part: Any, keys: Iterable[str]) -> None:
+    for key in keys:
+        if not isinstance(part, dict) or key not in part:
+            raise ValueError(f"{name} has no {key}")
 
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:

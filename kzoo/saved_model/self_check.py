@@ -115,9 +115,11 @@ def _row(name: str) -> dict[str, Any]:
 def _modules(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """The modules that are there, and those that the manifest has."""
     names = [name for name in MODULE_FOLDERS if name in manifest or (folder / name).exists()]
-    versions = {path.name for path in (folder / "serving").glob("*") if path.name.isdecimal()}
+    versions = {path.name for path in (folder / "serving").glob("*")}
     # An export that is not in its place yet has the versions that are added.
     versions |= {file.split("/")[1] for file in manifest["files"] if file.startswith("serving/")}
+    # Whatever else is there, a server takes no notice of it.
+    versions = {name for name in versions if name.isascii() and name.isdecimal()}
     names = [name for name in names if name != "serving"]
     return names + [f"serving/{version}" for version in sorted(versions, key=int)]
 

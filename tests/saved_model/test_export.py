@@ -22,7 +22,7 @@ from kzoo.saved_model.publishing import STAGE
 from kzoo.saved_model.source import Source
 from tests.models import shapes
 from tests.paths import REPOSITORY
-from tests.saved_model.exports import TEXTS, packed, run_export, state
+from tests.saved_model.exports import TEXTS, packed, rewrite_manifest, run_export, state
 from tests.saved_model.fine_tuning import for_backbone, inputs_and_labels
 from tests.training.subprocesses import run_python
 
@@ -128,36 +128,40 @@ def test_archives_have_the_modules_at_their_root_and_always_the_same_bytes(expor
     assert header[4:8] == bytes(4)
 
 
-def test_versions_are_added_beside_what_is_there(copied, exported):
+def test_a_version_is_added_beside_what_is_there(copied, exported):
+    # What takes longest to check, and has nothing to do with it.
+    for name in ("masked_lm", "encoder"):
+        shutil.rmtree(copied / name)
+    manifest = json.loads((copied / "MANIFEST.json").read_text())
+    del manifest["masked_lm"]
+    encoder = manifest.pop("encoder")
+    (copied / "MANIFEST.json").write_text(json.dumps(manifest))
+    rewrite_manifest(copied)
     before = state(copied)
     flags = (f"--model={exported.preset}", f"--output={copied}", "--serving_only")
-    for precision, version in (("bfloat16", "2"), ("int8", "3")):
-        ended = run_export(*flags, f"--precision={precision}", "--seq_length=12")
-        assert ended.status == 0, ended.errors
-        assert f"serving/{version}: largest difference" in ended.output
-        assert "encoder:" not in ended.output
+    ended = run_export(*flags, "--precision=int8", "--seq_length=12")
+    assert ended.status == 0, ended.errors
+    assert "serving/2: largest difference" in ended.output
+    assert "preprocessor:" not in ended.output
     after = state(copied)
-    added = {name for name in after if name.startswith(("serving/2/", "serving/3/"))}
-    assert {"serving/2/saved_model.pb", "serving/3/saved_model.pb"} < added
+    added = {name for name in after if name.startswith("serving/2/")}
+    assert "serving/2/saved_model.pb" in added
     assert after.keys() - before.keys() == added
     assert all(after[name] == before[name] for name in before if name != "MANIFEST.json")
     manifest = json.loads(after["MANIFEST.json"])
-    assert [served["precision"] for served in manifest["serving"].values()] == [
-        "float32",
-        "bfloat16",
-        "int8",
-    ]
+    assert [served["precision"] for served in manifest["serving"].values()] == ["float32", "int8"]
     assert manifest["serving"]["2"]["sequence_length"] == 12
+    assert manifest["serving"]["2"]["keep_layers"] == encoder["keep_layers"]
     assert added < manifest["files"].keys()
     sizes = [
         manifest["files"][f"serving/{version}/variables/variables.data-00000-of-00001"]["bytes"]
-        for version in "123"
+        for version in "12"
     ]
-    assert sizes[0] > 1.8 * sizes[1] > 1.8 * sizes[2]
+    assert sizes[0] > 3 * sizes[1]
     # With a source, each module is compared at its own length and in its own precision.
     checked = run_export(f"--check={copied}", f"--model={exported.preset}")
     assert checked.status == 0, checked.errors
-    assert checked.output.count("values up to") == 6
+    assert checked.output.count("values up to") == 3
 
 
 def test_lower_layers_and_an_untrained_pooler_in_the_place_of_the_old_export(

@@ -14,6 +14,14 @@ from kzoo.saved_model.manifest import EDITABLE_FILES, read_manifest
 from tests.models import shapes
 from tests.saved_model.exports import state
 
+PARTS = {
+    "format_version": 1,
+    "files": {},
+    "serving": {},
+    "source": {"config": {}},
+    "largest_difference": {},
+}
+
 
 @pytest.fixture(scope="module")
 def manifest(exported):
@@ -84,7 +92,14 @@ def test_settings_versions_and_differences_are_there(exported, manifest):
         (None, "no complete export"),
         ("{", "is damaged"),
         ("[]", "is damaged"),
+        ("[" * 100_000, "is damaged"),
         (json.dumps({"format_version": 99}), "format version 99"),
+        (json.dumps({"format_version": 1}), "files is to be an object. Received: None"),
+        (json.dumps({**PARTS, "files": []}), r"files is to be an object. Received: \[\]"),
+        (json.dumps({**PARTS, "source": {}}), "source has no config"),
+        (json.dumps({**PARTS, "encoder": {"config": {}}}), "encoder has no keep_layers"),
+        (json.dumps({**PARTS, "masked_lm": 3}), "masked_lm is to be an object. Received: 3"),
+        (json.dumps({**PARTS, "serving": {"1": 3}}), "serving.1 has no precision"),
     ],
 )
 def test_what_is_no_manifest_is_a_clear_error(tmp_path, text, message):
