@@ -251,7 +251,7 @@ def test_a_broken_model_is_an_error(tmp_path, run):
     (tmp_path / "saved_model.pb").write_bytes(b"no protocol buffer")
     status, _, errors = run(f"--model={tmp_path}", "--text=a")
     assert status == 2
-    assert f"{tmp_path}: the SavedModel cannot be loaded" in errors
+    assert f"{tmp_path}: cannot load this SavedModel; export it again" in errors
     assert errors.count("\n") == 1
 
 

@@ -230,7 +230,10 @@ def write_model_garden(built: BuiltModel, folder: str) -> list[str]:
         )
     with written_aside(folder) as aside:
         checkpoint = tf.train.Checkpoint(**{ENCODER: _encoder_object(backbone)})
-        checkpoint.save(os.path.join(aside, _CHECKPOINT_NAME))
+        try:
+            checkpoint.save(os.path.join(aside, _CHECKPOINT_NAME))
+        except tf.errors.OpError as error:
+            raise KzooError(f"cannot write {folder}: {error.message}") from error
         Path(aside, ENCODER_FILE).write_text(text, "utf-8")
         paths = {variable.path for variable in backbone.variables}
         write_made_anew(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.folders import check_room
@@ -98,7 +99,10 @@ def export(
         backbone = source.load_backbone(options.keep_layers, options.dropout)
         version = serving_files.next_version(output / "serving") if options.serving_only else 1
         module = f"serving/{version}"
-        expected = _write_modules(source, backbone, place.new, module, options, length)
+        try:
+            expected = _write_modules(source, backbone, place.new, module, options, length)
+        except tf.errors.OpError as error:  # of a disk that is full after all
+            raise KzooError(f"cannot export into {output}: {error.message}") from error
         manifest = _manifest(source, backbone, options, step, length, str(version))
         names = _published_names(place.new)
         if options.serving_only and (output / MANIFEST_FILE).exists():

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.saved_model.graph_safety import check_graph
+from kzoo.saved_model.loading import load_saved_model
 from kzoo.saved_model.signature_names import INPUT_NAMES, OUTPUT_NAMES
 
 GRAPH_FILE = "saved_model.pb"
@@ -98,13 +99,8 @@ def load_encoder(
     folder = os.fspath(folder)
     graph = _read_graph(folder)
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=variables is not None)
-    try:
-        with _using(variables or {}):
-            module = tf.saved_model.load(folder, options=options)
-    except (OSError, ValueError, AssertionError, tf.errors.OpError) as error:
-        raise KzooError(
-            f"{folder}: cannot load this SavedModel; export it again ({error})"
-        ) from error
+    with _using(variables or {}):
+        module = load_saved_model(folder, options)
     outputs = _outputs(module, folder)
     spec = EncoderSpec(
         graph_sha256=hashlib.sha256(graph).hexdigest(),

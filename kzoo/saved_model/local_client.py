@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401
 
 from kzoo.errors import KzooError
+from kzoo.saved_model.loading import load_saved_model, reason
 from kzoo.saved_model.prediction import Signature
 
 _MODEL_FILE = "saved_model.pb"
@@ -31,12 +32,7 @@ class LocalClient:
         """
         self.source = os.fspath(folder)
         _check(Path(folder))
-        try:
-            self._loaded = tf.saved_model.load(self.source)
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            raise KzooError(
-                f"{folder}: the SavedModel cannot be loaded: {_reason(error)}"
-            ) from error
+        self._loaded = load_saved_model(folder)
 
     def signatures(self) -> Mapping[str, Signature]:
         """The model's signatures by name."""
@@ -57,9 +53,7 @@ class LocalClient:
         try:
             outputs = self._loaded.signatures[signature](**tensors)
         except tf.errors.OpError as error:
-            raise KzooError(
-                f"signature {signature!r} of {self.source}: {_reason(error)}"
-            ) from error
+            raise KzooError(f"signature {signature!r} of {self.source}: {reason(error)}") from error
         return {name: value.numpy() for name, value in outputs.items()}
 
 
@@ -80,10 +74,3 @@ def _as_number(name: str) -> tuple[int, str]:
 
 def _numpy_type(spec: tf.TensorSpec) -> type:
     return spec.dtype.as_numpy_dtype
-
-
-def _reason(error: Exception) -> str:
-    """What an error of TensorFlow says, without the graph's nodes around it."""
-    lines = [line.strip() for line in getattr(error, "message", str(error)).splitlines()]
-    failed = [line for line in lines if line.startswith("assertion failed: ")]
-    return next(filter(None, failed + lines), type(error).__name__)

@@ -20,6 +20,7 @@ from tensorflow.python.framework import op_def_registry
 
 from kzoo.errors import KzooError
 from kzoo.saved_model.graph_safety import check_graph, kinds_of_operations
+from kzoo.saved_model.loading import UNUSABLE, load_saved_model, reason
 from kzoo.saved_model.manifest import (
     MANIFEST_FILE,
     MODULE_FOLDERS,
@@ -40,9 +41,6 @@ TOLERANCE = 1e-4
 As a share of the largest value, or of 1. A graph rounds elsewhere than the source, which gives 1e-6
 to 3e-6; a wrong weight gives far more.
 """
-
-# What TensorFlow raises for graphs that it cannot load, its own errors apart.
-_UNUSABLE = (KzooError, OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError)
 
 LEAST_COSINE = 0.9
 """Between outputs of the source and of an export in a narrower precision."""
@@ -97,10 +95,8 @@ def check(folder: Path, expected: Mapping[str, np.ndarray] | None = None) -> dic
             continue
         try:
             found = _check_module(folder, row, manifest, expected or {})
-        except _UNUSABLE as error:
-            found = [f"cannot be used: {error}"]
-        except tf.errors.OpError as error:
-            found = [f"cannot be used: {error.message}"]
+        except (KzooError, *UNUSABLE) as error:
+            found = [f"cannot be used: {reason(error)}"]
         problems += [f"{row['module']}: {problem}" for problem in found]
         # Functions and what they are of hold each other; a module may be larger than what is free.
         gc.collect()
@@ -191,7 +187,7 @@ def _check_module(
         return problems
     else:
         import tensorflow_text  # noqa: F401  its operations
-    module = tf.saved_model.load(str(path))
+    module = load_saved_model(path)
     row["signatures"] = sorted(module.signatures)
     problems += _signature_problems(module, _SIGNATURES[kind])
     compared = compare(module, name, expected)

@@ -17,6 +17,7 @@ from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_metadata import write_made_anew
 from kzoo.saved_model import serving
+from kzoo.saved_model.encoder import EncoderModule
 from kzoo.saved_model.export import ExportOptions, export
 from kzoo.saved_model.publishing import STAGE
 from kzoo.saved_model.source import Source
@@ -225,5 +226,15 @@ def test_no_room_is_said_before_anything_is_written(exported, tmp_path, monkeypa
     usage = shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(KzooError, match=r"no room for the export.*1\.0 MB are free"):
+        export(Source.open(exported.preset), tmp_path / "export", ExportOptions())
+    assert not state(tmp_path / "export")
+
+
+def test_a_disk_that_fills_up_while_it_is_written_is_an_error(exported, tmp_path, monkeypatch):
+    def fail(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "encoder/variables; No space left")
+
+    monkeypatch.setattr(EncoderModule, "save", fail)
+    with pytest.raises(KzooError, match=r"cannot export into .*export: .*No space left"):
         export(Source.open(exported.preset), tmp_path / "export", ExportOptions())
     assert not state(tmp_path / "export")
