@@ -129,6 +129,7 @@ def self_check(
     Raises:
         KzooError: if there is no export, or the process cannot be run.
     """
+    manifests.read_manifest(folder)  # What is no export is told at once.
     with tempfile.TemporaryDirectory() as temporary:
         arguments = [os.fspath(folder)]
         if expected is not None:
