@@ -33,6 +33,7 @@ flags.DEFINE_integer(
 flags.DEFINE_multi_integer(
     "threads", [0, 1, 2, 4], "Number of threads; may be repeated.", 0, flag_values=FLAGS
 )
+flags.DEFINE_bool("whole_word_masking", False, "Mask whole words.", flag_values=FLAGS)
 
 _SEQUENCE_LENGTH = 128
 _VOCABULARY_SIZE = 8_000
@@ -59,7 +60,9 @@ def measure(examples) -> dict:
     from kzoo.corpora.training_examples import TrainingExamples
 
     length = examples.info.settings.sequence_length
-    source = TrainingExamples(examples, sequence_length=length)
+    source = TrainingExamples(
+        examples, sequence_length=length, whole_word_masking=FLAGS.whole_word_masking
+    )
     variants = [
         {"threads": threads, "padding": padding, "tokens_per_second": []}
         for padding in ("longest", "sequence_length")
@@ -82,6 +85,7 @@ def measure(examples) -> dict:
         "pieces_per_window": pieces / windows,
         "languages": len(source.languages),
         "batch_size": FLAGS.batch_size,
+        "whole_word_masking": FLAGS.whole_word_masking,
         "variants": variants,
     }
 

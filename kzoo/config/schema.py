@@ -156,6 +156,10 @@ class Data(Section):
     max_predictions: Count | None = None
     """Predicted pieces in a window at most; null sets no limit beyond `mask_rate`."""
 
+    whole_word_masking: bool = False
+    """Whether all pieces of a word are predicted together. A piece of a script without spaces, such
+    as Chinese or Thai, is a word of its own, and so is one of only punctuation."""
+
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Decides the order of examples, masks, initial weights and dropout."""
 

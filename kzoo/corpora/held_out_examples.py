@@ -32,6 +32,7 @@ class HeldOutExamples:
         limit: int | None = None,
         mask_rate: float = 0.15,
         max_predictions: int | None = None,
+        whole_word_masking: bool = False,
         seed: int = 0,
     ):
         """Reads no window yet.
@@ -43,6 +44,7 @@ class HeldOutExamples:
             limit: at most so many windows of each language, spread evenly over them; None for all.
             mask_rate: share of the ordinary pieces of a window to predict, in (0, 1].
             max_predictions: at most so many a window; None for what the rate gives.
+            whole_word_masking: hide all pieces of a word together.
             seed: of the masks.
 
         Raises:
@@ -61,6 +63,7 @@ class HeldOutExamples:
             sequence_length=sequence_length,
             mask_rate=mask_rate,
             max_predictions=max_predictions,
+            whole_word_masking=whole_word_masking,
             seed=seed,
         )
         self._num_windows = [examples.num_windows(_SPLIT, name) for name in self.languages]

@@ -25,6 +25,7 @@ class MaskedWindows:
         sequence_length: int,
         mask_rate: float,
         max_predictions: int | None,
+        whole_word_masking: bool,
         seed: int,
     ):
         """Opens nothing yet.
@@ -35,9 +36,10 @@ class MaskedWindows:
             sequence_length: at least the one that the examples were prepared with.
             mask_rate: share of the ordinary pieces of a window to predict, in (0, 1].
             max_predictions: at most so many a window; None for what the rate gives.
+            whole_word_masking: hide all pieces of a word together, see `words.WordBoundaries`.
             seed: of the masks.
         """
-        self.vocabulary = MaskingVocabulary(examples.vocabulary())
+        self.vocabulary = MaskingVocabulary(examples.vocabulary(), whole_words=whole_word_masking)
         self.sequence_length = sequence_length
         self.max_predictions = num_targets(sequence_length - 2, mask_rate, max_predictions)
         self._examples = examples

@@ -31,6 +31,7 @@ class TrainingExamples:
         sampling_exponent: float = 0.5,
         mask_rate: float = 0.15,
         max_predictions: int | None = None,
+        whole_word_masking: bool = False,
         seed: int = 0,
     ):
         """Works out mixture and orders; reads no window yet.
@@ -41,6 +42,7 @@ class TrainingExamples:
             sampling_exponent: see `mixture.language_probabilities`; the sizes are sentences.
             mask_rate: share of the ordinary pieces of a window to predict, in (0, 1].
             max_predictions: at most so many a window; None for what the rate gives.
+            whole_word_masking: hide all pieces of a word together.
             seed: of mixture, order and masks.
 
         Raises:
@@ -61,6 +63,7 @@ class TrainingExamples:
             sequence_length=sequence_length,
             mask_rate=mask_rate,
             max_predictions=max_predictions,
+            whole_word_masking=whole_word_masking,
             seed=seed,
         )
         self._interleave = Interleave(list(self.language_probabilities.values()), seed)

@@ -95,6 +95,11 @@ class Vocabulary:
         )
         return _frozen(np.flatnonzero(ordinary).astype(np.int32))
 
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        """The string of every id; `▁` stands for a space."""
+        return self.processor.id_to_piece(list(range(self.size)))
+
     def encode(self, text: str) -> np.ndarray:
         """The piece ids of `text`, without `[CLS]` and `[SEP]`: int32 [number of pieces]."""
         return self.processor.encode_as_numpy(text)

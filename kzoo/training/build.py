@@ -83,6 +83,7 @@ def build_training_examples(config: Config, examples: ExampleFiles) -> TrainingE
         sampling_exponent=config.data.sampling_exponent,
         mask_rate=config.data.mask_rate,
         max_predictions=config.data.max_predictions,
+        whole_word_masking=config.data.whole_word_masking,
         seed=config.data.seed,
     )
 
@@ -129,6 +130,7 @@ def build_evaluation(
         limit=limit,
         mask_rate=config.data.mask_rate,
         max_predictions=config.data.max_predictions,
+        whole_word_masking=config.data.whole_word_masking,
         seed=config.data.seed,
     )
     return Evaluation(

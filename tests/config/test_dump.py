@@ -62,6 +62,7 @@ def _sections(draw):
         global_batch_size=_COUNT,
         sampling_exponent=st.floats(0, 1),
         mask_rate=_INSIDE,
+        whole_word_masking=st.booleans(),
         seed=st.integers(0, 2**31 - 1),
     )
     data["max_predictions"] = draw(st.none() | st.integers(1, data["sequence_length"] - 2))

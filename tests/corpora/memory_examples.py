@@ -10,13 +10,15 @@ PAD, EOS, UNK, CLS, SEP, MASK = range(6)
 
 
 class MemoryVocabulary:
-    """The ids of a vocabulary without its pieces: controls 0 to 5, then ordinary pieces."""
+    """The ids of a vocabulary: controls 0 to 5, then ordinary pieces, every third of which has a
+    space in front."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = PAD, UNK, CLS, SEP, MASK
 
     def __init__(self, size: int = 1000):
         self.size = size
         self.ordinary_ids = np.arange(MASK + 1, size, dtype=np.int32)
+        self.pieces = ["▁a" if index > MASK and index % 3 == 0 else "a" for index in range(size)]
 
 
 class MemoryExamples:
