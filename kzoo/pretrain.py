@@ -4,6 +4,11 @@
 
 Where the examples that the configuration names are not there yet, they are made from its corpus
 first. Stopped or killed at any moment, the same command goes on from the last checkpoint.
+
+    python -m kzoo.pretrain --config configs/sample.yaml --model_dir runs/sample --mode=eval_loop
+
+follows that training from another process: it measures every checkpoint on held-out text, writes
+what it finds to MODEL_DIR/eval, and keeps the best checkpoint in MODEL_DIR/eval/best.
 """
 
 import sys
@@ -11,6 +16,7 @@ import sys
 from absl import flags
 
 from kzoo import command
+from kzoo.errors import KzooError
 
 FLAGS = flags.FlagValues()
 
@@ -29,6 +35,20 @@ flags.DEFINE_string(
     "Folder of the run: checkpoints, metrics, and in the end the preset.",
     flag_values=FLAGS,
 )
+flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "eval_loop"],
+    "Train, or measure the checkpoints of a training as they appear.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "eval_timeout_seconds",
+    None,
+    "How long --mode=eval_loop waits for the next checkpoint; by default 3600.",
+    lower_bound=0,
+    flag_values=FLAGS,
+)
 flags.mark_flags_as_required(["config", "model_dir"], flag_values=FLAGS)
 
 
@@ -37,12 +57,19 @@ def main() -> None:
     from kzoo.config import loader
     from kzoo.corpora.files import local_path
 
+    if FLAGS.eval_timeout_seconds is not None and FLAGS.mode != "eval_loop":
+        raise KzooError("--eval_timeout_seconds has an effect with --mode=eval_loop only")
     config = loader.load(FLAGS.config, FLAGS.set)
     model_dir = local_path(FLAGS.model_dir)
+    if FLAGS.mode == "eval_loop":
+        from kzoo.training.eval_loop import evaluate_run
 
-    from kzoo.training.pretraining import pretrain
+        timeout = FLAGS.eval_timeout_seconds
+        evaluate_run(config, model_dir, timeout_seconds=3600.0 if timeout is None else timeout)
+    else:
+        from kzoo.training.pretraining import pretrain
 
-    pretrain(config, model_dir)
+        pretrain(config, model_dir)
 
 
 if __name__ == "__main__":

@@ -271,6 +271,13 @@ def test_steps_of_the_guide_run_one_after_the_other(clone):
         _run(command, clone)
     assert (clone / "runs" / "mini" / "preset").is_dir()
 
+    # Then it is followed, and its best checkpoint exported.
+    [follow] = [c for c in markdown.commands(PRETRAIN) if "--mode=eval_loop" in c.words]
+    [export] = [c for c in markdown.commands(PRETRAIN) if "runs/mini/eval/best" in c.words]
+    assert "the best is that of step 2" in _run(follow, clone)
+    _run(export, clone)
+    assert (clone / "export_best" / "MANIFEST.json").exists()
+
 
 def test_yaml_of_the_guide_loads(tmp_path):
     blocks = markdown.blocks(PRETRAIN, "yaml")

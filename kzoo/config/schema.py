@@ -223,10 +223,12 @@ class Trainer(Section):
     """Newest checkpoints that are kept."""
 
     keep_best: bool = True
-    """Whether the checkpoint with the lowest held-out loss is kept beside the newest."""
+    """Whether the checkpoint with the lowest held-out loss is kept beside the newest; without
+    `validation_interval` there is none."""
 
-    validation_interval: Count = 1_000
-    """Steps between two measurements on held-out text; the last step is always measured."""
+    validation_interval: Count | None = 1_000
+    """Steps between two measurements on held-out text; the last step is always measured. null
+    measures none, not even the last: for runs that `--mode=eval_loop` follows."""
 
     validation_steps: Count | None = None
     """Batches of `data.global_batch_size` windows in one measurement at most, shared evenly by

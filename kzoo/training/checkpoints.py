@@ -23,7 +23,7 @@ _STEP = re.compile(r"step-(\d+)")
 # A folder that is being written, or that makes way for a new one of the same step.
 _PARTIAL = re.compile(r"\.step-\d+\.partial")
 _REPLACED = re.compile(r"\.(step-\d+)\.replaced")
-_BEST_FILE = "best.json"
+BEST_FILE = "best.json"
 
 # Free memory that values may wait in, as a multiple of their own size.
 _MEMORY_MARGIN = 1.5
@@ -74,7 +74,7 @@ class Checkpoints:
 
     def best(self) -> Best | None:
         """The best checkpoint so far, if one has been marked and is there."""
-        path = os.path.join(self._folder, _BEST_FILE)
+        path = os.path.join(self._folder, BEST_FILE)
         if not tf.io.gfile.exists(path):
             return None
         try:
@@ -217,7 +217,7 @@ class Checkpoints:
         to_beat = math.inf if best is None or best.step == step else best.loss
         if not loss < to_beat:
             return False
-        path = os.path.join(self._folder, _BEST_FILE)
+        path = os.path.join(self._folder, BEST_FILE)
         with _user_errors(f"cannot write {path}"):
             checkpoint_files.write_json(path + ".partial", Best(step, float(loss))._asdict())
             tf.io.gfile.rename(path + ".partial", path, overwrite=True)

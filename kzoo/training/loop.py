@@ -199,7 +199,7 @@ class TrainingLoop:
             settings.validation_interval,
             settings.checkpoint_interval,
         )
-        return any(step % interval == 0 for interval in intervals)
+        return any(interval is not None and step % interval == 0 for interval in intervals)
 
     def _read(
         self, unread: list[StepMetrics], now: Progressed, interval: "_Interval"
@@ -262,13 +262,12 @@ class TrainingLoop:
         """Measures and saves where it is time to. Metrics first: a save makes them permanent."""
         measured = None
         step, settings = now.step, self._settings
-        due = step == settings.train_steps or step % settings.validation_interval == 0
-        if self._evaluation is not None and due:
+        if self._evaluation is not None and self._measures(step):
             with self._watchdog.stage(f"the measurement on held-out text after step {step:,}"):
                 measured = self._evaluation.measure()
             self._write(step, "held_out", measured)
             if self._cluster.is_chief:
-                print(_held_out_line(step, measured), file=sys.stderr)
+                print(held_out_line(step, measured), file=sys.stderr)
         if not self._cluster.is_chief:
             return
         is_best = settings.keep_best and self._is_best(step, measured)
@@ -280,6 +279,10 @@ class TrainingLoop:
                 )
                 if ends:
                     self._checkpoints.wait()
+
+    def _measures(self, step: int) -> bool:
+        interval = self._settings.validation_interval
+        return interval is not None and (step == self._settings.train_steps or step % interval == 0)
 
     def _is_best(self, step: int, measured: dict[str, float] | None) -> bool:
         if measured is None:
@@ -353,7 +356,8 @@ class _Pause:
         self._started += time.perf_counter() - self._entered
 
 
-def _held_out_line(step: int, measured: dict[str, float]) -> str:
+def held_out_line(step: int, measured: dict[str, float]) -> str:
+    """What is printed of a measurement on held-out text."""
     losses = {
         name.removeprefix("loss/"): value
         for name, value in measured.items()

@@ -176,9 +176,11 @@ def _train(run: _Run, state: dict | None) -> int:
     config = run.config
     start = Progressed.of(state) if state else Progressed()
     source = build_training_examples(config, run.examples)
-    evaluation = build_evaluation(
-        config, run.examples, source, run.model, run.strategy, run.cluster
-    )
+    evaluation = None
+    if config.trainer.validation_interval is not None:
+        evaluation = build_evaluation(
+            config, run.examples, source, run.model, run.strategy, run.cluster
+        )
     with contextlib.ExitStack() as stack:
         writer = None
         if run.cluster.is_chief:

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,13 +31,19 @@ class MetricWriter:
     and "-Infinity", which `read_metrics` turns back.
     """
 
-    def __init__(self, model_dir: str | os.PathLike[str], resumed_step: int | None = None) -> None:
+    def __init__(
+        self,
+        model_dir: str | os.PathLike[str],
+        resumed_step: int | None = None,
+        splits: Sequence[str] = SPLITS,
+    ) -> None:
         """
         Args:
-            model_dir: the run's folder; made if need be.
+            model_dir: the run's folder, or another one for metrics; made if need be.
             resumed_step: the step that the run goes on from. What an earlier attempt wrote about
                 later steps is dropped, since those steps will be taken again: so write a step's
                 metrics before its checkpoint. None for a new run: everything is dropped.
+            splits: those that are going to be written.
 
         Raises:
             KzooError: if the files cannot be written.
@@ -51,7 +57,7 @@ class MetricWriter:
             self._file = tf.io.gfile.GFile(self._path, "a")
             self._events = {
                 split: _open_events(os.path.join(model_dir, "tensorboard", split), first_step)
-                for split in SPLITS
+                for split in splits
             }
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
@@ -59,7 +65,7 @@ class MetricWriter:
 
         Args:
             step: the number of updates done.
-            split: "train" or "held_out".
+            split: one of `splits`.
             values: name → value; the name of a language's metric ends in it, as in `loss/de`.
 
         Raises:

@@ -84,7 +84,7 @@ def _sections(draw):
         checkpoint_interval=_COUNT,
         keep_checkpoints=_COUNT,
         keep_best=st.booleans(),
-        validation_interval=_COUNT,
+        validation_interval=st.none() | _COUNT,
         validation_steps=st.none() | _COUNT,
     )
     runtime = section(
