@@ -95,6 +95,7 @@ def test_a_run_longer_than_the_limit_falls_apart():
     longest = ["▁a"] + ["b"] * (MAX_WORD_PIECES - 1)
     assert words_of("x", *longest, "▁c", "d") == ["x", "+".join(longest), "▁c+d"]
     assert words_of("x", *longest, "b", "▁c", "d") == ["x", *longest, "b", "▁c+d"]
+    assert words_of(*longest, "b", *longest) == [*longest, "b", "+".join(longest)]
 
 
 def test_pieces_of_bytes_stay_with_their_word():
