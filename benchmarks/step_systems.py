@@ -18,7 +18,7 @@ EPSILON = 1e-6
 
 def kzoo(workload: Workload, precision: str, threads: int) -> Step:
     """What `python -m kzoo.pretrain` does by default."""
-    return _kzoo(workload, precision, threads, deterministic=True)
+    return _kzoo(workload, precision, threads)
 
 
 def kzoo_nondeterministic(workload: Workload, precision: str, threads: int) -> Step:
@@ -26,11 +26,28 @@ def kzoo_nondeterministic(workload: Workload, precision: str, threads: int) -> S
     return _kzoo(workload, precision, threads, deterministic=False)
 
 
-def _kzoo(workload: Workload, precision: str, threads: int, *, deterministic: bool) -> Step:
+def kzoo_recomputing(workload: Workload, precision: str, threads: int) -> Step:
+    """The same as `kzoo` with `runtime.recompute: true`."""
+    return _kzoo(workload, precision, threads, recompute=True)
+
+
+def kzoo_xla(workload: Workload, precision: str, threads: int) -> Step:
+    """The same as `kzoo` with `runtime.jit_compile: true`."""
+    return _kzoo(workload, precision, threads, jit_compile=True)
+
+
+def kzoo_xla_recomputing(workload: Workload, precision: str, threads: int) -> Step:
+    """The same as `kzoo` with both."""
+    return _kzoo(workload, precision, threads, recompute=True, jit_compile=True)
+
+
+def _kzoo(
+    workload: Workload, precision: str, threads: int, *, deterministic: bool = True, **settings
+) -> Step:
     from kzoo.training.strategies import configure_runtime, make_strategy
 
     configure_runtime(precision=precision, threads=threads, deterministic=deterministic)
-    training_step, _ = kzoo_training_step(workload, make_strategy("one_device"))
+    training_step, _ = kzoo_training_step(workload, make_strategy("one_device"), **settings)
     batch, steps = workload.batch(), 0
 
     def step() -> float:

@@ -107,6 +107,17 @@ def test_the_workload_counts_the_parameters_that_kzoo_trains():
     assert model.count_params() == num_parameters
 
 
+def test_recomputation_is_measured_in_memory_and_time(tmp_path):
+    arguments = ("--num_layers=1", "--hidden_dim=18")
+    results = run_benchmark("recomputation.py", tmp_path / "results.json", *arguments)
+    for workload in results["workloads"]:
+        assert list(workload["systems"]) == ["kzoo", "kzoo_recomputing"]
+        for measured in workload["systems"].values():
+            assert measured["seconds"] > 0
+            assert measured["peak_memory_bytes"] > 100e6
+            assert measured["rounds"][0][0]["losses"] == pytest.approx([math.log(1000)], abs=0.5)
+
+
 @pytest.mark.peers
 @pytest.mark.parametrize(
     ("system", "module"),

@@ -11,6 +11,7 @@ from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.saving import load_preset
 from kzoo.training.build import build_model, build_optimizer
 from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.loss_scale import INITIAL_SCALE
 from tests.training import runs
 
 LANGUAGES = ("de", "en")
@@ -176,6 +177,35 @@ def test_two_replicas_train_as_one_device_does(config, short_run, tmp_path):
     for name, value in runs.checkpoint(short_run, 10).items():
         found = runs.checkpoint(tmp_path / "run", 10)[name]
         np.testing.assert_allclose(found, value, atol=1e-4, err_msg=name)
+
+
+def test_layers_that_run_again_change_neither_the_run_nor_what_it_leaves(
+    config, whole_run, tmp_path
+):
+    ended = runs.run(*runs.arguments(config, tmp_path / "run", "runtime.recompute=true"))
+    assert ended.status == 0, ended.errors
+    for split in ("train", "held_out"):
+        lines, expected = runs.metrics(tmp_path / "run", split), runs.metrics(whole_run, split)
+        for line, other in zip(lines, expected, strict=True):
+            assert line == pytest.approx(other, rel=1e-4)
+    found = runs.checkpoint(tmp_path / "run", 20)
+    for name, value in runs.checkpoint(whole_run, 20).items():
+        np.testing.assert_allclose(found[name], value, atol=1e-4, err_msg=name)
+    for file in (whole_run / "preset").rglob("*config.json"):
+        name = file.relative_to(whole_run)
+        assert (tmp_path / "run" / name).read_bytes() == file.read_bytes(), name
+
+
+def test_a_float16_run_goes_on_with_its_loss_scale_on_two_devices(config, whole_run, tmp_path):
+    half = ("runtime.precision=mixed_float16", "trainer.validation_interval=10")
+    mirrored = ("runtime.strategy=mirrored", "runtime.devices=2")
+    for settings in ((*half, "trainer.train_steps=5"), (*half, *mirrored, "trainer.train_steps=8")):
+        ended = runs.run(*runs.arguments(config, tmp_path / "run", *settings))
+        assert ended.status == 0, ended.errors
+    for step in (5, 8):
+        found = runs.checkpoint(tmp_path / "run", step)
+        assert found["loss_scale/scale"] == INITIAL_SCALE
+        assert found["loss_scale/good_steps"] == step
 
 
 def test_a_checkpoint_holds_every_variable_of_model_and_optimizer(whole_run):
