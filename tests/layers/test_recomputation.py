@@ -81,7 +81,11 @@ def test_gradients_are_those_of_layers_that_run_once(inputs, unfused, precision)
     backbone = make_backbone(dtype=precision)
     plain, again = (graph_of_gradients(backbone, on=on) for on in (False, True))
     for seed in (tf.constant([1, 2]), tf.constant([1, 3])):
-        assert_same(again(inputs, seed), plain(inputs, seed), backbone, ROUNDING)
+        found, expected = again(inputs, seed), plain(inputs, seed)
+        assert_same(found, expected, backbone, ROUNDING)
+        difference = [mine - theirs for mine, theirs in zip(found, expected, strict=True)]
+        norms = [float(tf.linalg.global_norm(some)) for some in (difference, expected)]
+        assert precision != "float32" or norms[0] <= 1e-6 * norms[1]
 
 
 def test_with_fusions_bfloat16_is_as_near_to_float32_as_without_recomputation(inputs):

@@ -233,6 +233,17 @@ def test_micro_batches_make_the_update_of_the_whole_batch_when_compiled_too():
     _assert_equal_weights(train(accumulation_steps=2, jit_compile=True), expected)
 
 
+def test_micro_batches_whose_layers_run_again_make_the_same_update():
+    batch = small_steps.batch((5, 1, 0, 3))
+    weights = []
+    for recompute in (False, True):
+        model = small_steps.model(dropout=0.1, attention_dropout=0.1)
+        step = small_steps.training_step(model, accumulation_steps=2, recompute=recompute)
+        step([batch], 0, small_steps.RATE)
+        weights.append(model)
+    _assert_equal_weights(weights[1], small_steps.values(weights[0].variables))
+
+
 def test_micro_batches_draw_masks_of_their_own():
     row = {name: values[:1] for name, values in small_steps.batch((5,)).items()}
     twice = {name: np.concatenate([values, values]) for name, values in row.items()}
