@@ -67,6 +67,17 @@ def run(
     return status
 
 
+def define_cache_dir(flag_values: flags.FlagValues) -> None:
+    """Defines the flag that says where copies of remote files are kept."""
+    flags.DEFINE_string(
+        "cache_dir",
+        None,
+        "Local folder for copies of what is on object storage (gs://…), and for what goes there;"
+        " default: kzoo in the user's cache folder.",
+        flag_values=flag_values,
+    )
+
+
 def _make_streams_usable() -> None:
     """Lets no closed stream, and no character that a terminal cannot show, end a command.
 

@@ -17,6 +17,11 @@ from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+from kzoo.storage import files
+from kzoo.storage.fetching import fetch, fetch_folder
+from kzoo.storage.listing import LISTING_FILE
+from kzoo.storage.paths import clean, folder_name, is_remote, real_path
+from kzoo.storage.publishing import made_folder
 
 if TYPE_CHECKING:
     from kzoo.interchange.source_model import BuiltModel, SourceModel
@@ -129,6 +134,7 @@ flags.DEFINE_enum(
     "What --keep_pieces_from does with text that cannot be read, as in `python -m kzoo.prepare`.",
     flag_values=FLAGS,
 )
+command.define_cache_dir(FLAGS)
 flags.DEFINE_bool("overwrite", False, "Replace the output if it is there.", flag_values=FLAGS)
 
 
@@ -140,24 +146,46 @@ def main() -> None:
         if FLAGS[name].value is None:
             raise KzooError(f"--{name} is missing; see --help")
     _check_flags_of_routes()
-    if not (os.path.exists(FLAGS.input) or os.path.exists(f"{FLAGS.input}.index")):
-        raise KzooError(f"--input: there is no {FLAGS.input}")
 
     # TensorFlow's memory for oneDNN keeps all that it ever had: half as much again as the weights.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-    from kzoo.corpora.files import local_path
-
-    output = local_path(FLAGS.output)
+    output, given = folder_name(FLAGS.output), clean(FLAGS.input)
+    if not (files.exists(given) or files.exists(f"{given}.index")):
+        raise KzooError(f"--input: there is no {given}")
     _check_output(output)
+    _use_local_copies()
 
     from kzoo.interchange.report import report
 
     built = _built(_changed(open_source()))
-    with _sole_writer(built, output):
-        notes = write(built, output)
-    print(f"{FLAGS.input} ({FLAGS['from'].value}) → {output} ({FLAGS.to})\n")
+    with (
+        made_folder(output, _LAST_FILES[FLAGS.to], FLAGS.cache_dir) as folder,
+        _sole_writer(built, folder),
+    ):
+        notes = write(built, folder)
+    print(f"{given} ({FLAGS['from'].value}) → {output} ({FLAGS.to})\n")
     print(report(built, notes))
+
+
+def _use_local_copies() -> None:
+    """Puts local copies of what is remote in the place of URLs: weights are read at random."""
+    given = clean(FLAGS.input)
+    if is_remote(given) and not files.is_folder(given):
+        # A checkpoint by its prefix, and what may stand beside it.
+        folder, _, prefix = given.removesuffix(".index").rpartition("/")
+        beside = (".model", ".json", ".yaml")
+        copy = fetch_folder(
+            folder,
+            FLAGS.cache_dir,
+            chosen=lambda name: name.startswith(f"{prefix}.") or name.endswith(beside),
+        )
+        FLAGS.input = os.path.join(copy, prefix)
+    else:
+        FLAGS.input = fetch(given, FLAGS.cache_dir)
+    for name in ("vocabulary", "config", "mapping", "text", "add_pieces"):
+        if FLAGS[name].value is not None:
+            FLAGS[name].value = fetch(FLAGS[name].value, FLAGS.cache_dir)
 
 
 def _chosen(flag: str, routes: dict[str, Callable]) -> Callable:
@@ -179,7 +207,7 @@ def _check_flags_of_routes() -> None:
             raise KzooError(f"--{name} is for --from tf1 and --from model_garden")
     if FLAGS.text is not None and FLAGS.embedding_dim is None:
         raise KzooError("--text is for --embedding_dim, whose loss it measures")
-    if FLAGS.text is not None and not os.path.isfile(FLAGS.text):
+    if FLAGS.text is not None and not files.exists(clean(FLAGS.text)):
         raise KzooError(f"--text: there is no file {FLAGS.text}")
     if FLAGS["text_field"].present and FLAGS.text is None and not FLAGS.keep_pieces_from:
         raise KzooError("--text_field is for --keep_pieces_from and --text")
@@ -191,12 +219,14 @@ def _check_output(output: str) -> None:
     """Raises a KzooError if the output may not be written."""
     from kzoo.folders import restore_folder
 
-    restore_folder(output)
-    if os.path.lexists(output) and not FLAGS.overwrite:
+    if not is_remote(output):
+        restore_folder(output)
+    is_there = files.exists(output) or os.path.islink(output)
+    if is_there and not FLAGS.overwrite:
         raise KzooError(f"{output} is there already; --overwrite replaces it")
-    if os.path.lexists(output) and not _is_model(output):
+    if is_there and not _is_model(output):
         raise KzooError(f"--output: {output} holds other things than a model; choose another")
-    if f"{os.path.realpath(FLAGS.input)}/".startswith(f"{os.path.realpath(output)}/"):
+    if f"{real_path(clean(FLAGS.input))}/".startswith(f"{real_path(output)}/"):
         raise KzooError(
             f"--output: {output} holds the input, which would be replaced; choose another folder"
         )
@@ -204,17 +234,18 @@ def _check_output(output: str) -> None:
 
 def _is_model(output: str) -> bool:
     """Whether a folder holds what a conversion leaves, or nothing."""
-    if not os.path.isdir(output):
+    if not files.is_folder(output):
         return False
-    names = os.listdir(output)
-    return not names or "config.json" in names or "encoder.yaml" in names
+    names = files.names(output)
+    # A listing alone is of a model that did not get there as a whole.
+    return not names or bool({"config.json", "encoder.yaml", LISTING_FILE} & {*names})
 
 
 @contextlib.contextmanager
 def _sole_writer(built: "BuiltModel", output: str) -> Iterator[None]:
     """Keeps other conversions from the same output, and says what the disk has against it."""
-    from kzoo.corpora.lock_file import sole_maker
     from kzoo.folders import check_room
+    from kzoo.storage.lock_file import sole_maker
 
     try:
         with sole_maker(output):
@@ -345,6 +376,12 @@ _TARGETS: dict[str, Callable[["BuiltModel", str], list[str]]] = {
     "preset": _to_preset,
     "hugging_face": _to_hugging_face,
     "model_garden": _to_model_garden,
+}
+# Which says that a folder on object storage is complete.
+_LAST_FILES = {
+    "preset": "config.json",
+    "hugging_face": "config.json",
+    "model_garden": "encoder.yaml",
 }
 FLAGS["from"].help = FLAGS["from"].help.format(sources=", ".join(_SOURCES))
 FLAGS["to"].help = FLAGS["to"].help.format(targets=", ".join(_TARGETS))

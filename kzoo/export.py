@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from kzoo.saved_model.source import Source
 
 FLAGS = flags.FlagValues()
-flags.DEFINE_string("model", None, "Folder of a run, or a preset.", flag_values=FLAGS)
+flags.DEFINE_string(
+    "model", None, "Folder of a run, or a preset; here or on object storage.", flag_values=FLAGS
+)
 flags.DEFINE_string("output", "export", "Folder that gets the export.", flag_values=FLAGS)
 flags.DEFINE_integer("keep_layers", None, "Only the lowest N layers.", flag_values=FLAGS)
 flags.DEFINE_float(
@@ -56,13 +58,14 @@ flags.DEFINE_bool("overwrite", False, "Replace an export that is there.", flag_v
 flags.DEFINE_bool(
     "archive", False, "Also write encoder.tar.gz and preprocessor.tar.gz.", flag_values=FLAGS
 )
+command.define_cache_dir(FLAGS)
 flags.DEFINE_string(
     "check", None, "Check the export in this folder, and export nothing.", flag_values=FLAGS
 )
 
 
 def main() -> None:
-    from kzoo.corpora.files import local_path
+    from kzoo.storage.paths import folder_name
 
     # An export computes little; the check's process must find room and the same arithmetic, and a
     # training run on the GPU is left alone.
@@ -71,43 +74,49 @@ def main() -> None:
         others = [name for name in FLAGS if FLAGS[name].present and name not in ("check", "model")]
         if others:
             raise KzooError(f"--check exports nothing: leave out --{' and --'.join(others)}")
-        _print_check(local_path(FLAGS.check))
+        _print_check(folder_name(FLAGS.check))
         return
     if FLAGS.model is None:
         raise KzooError("--model is missing: the folder of a run, or a preset")
-    output = local_path(FLAGS.output)
+    output = folder_name(FLAGS.output)
     source, step = _open_source()
 
     from kzoo.saved_model.export import ExportOptions, export
+    from kzoo.saved_model.remote_export import export_folder
 
     names = ("keep_layers", "dropout", "precision", "masked_lm")
     names += ("serving_only", "overwrite", "archive")
     options = {name: FLAGS[name].value for name in names}
-    manifest = export(
-        source, output, ExportOptions(sequence_length=FLAGS.seq_length, **options), step
-    )
+    options = ExportOptions(sequence_length=FLAGS.seq_length, **options)
+    with export_folder(output, options, FLAGS.cache_dir) as folder:
+        manifest = export(source, folder, options, step)
     _describe(manifest, output)
 
 
 def _open_source() -> tuple["Source", int | None]:
     """The preset, and the step of the unfinished run that it was made of."""
-    from kzoo.corpora.files import local_path
+    from kzoo.models.preset_files import CONFIG_FILE
     from kzoo.saved_model.source import Source
+    from kzoo.storage.fetching import fetch_folder
+    from kzoo.storage.paths import folder_name
     from kzoo.training.run_preset import is_run, write_preset_of_run
 
-    folder, step = local_path(FLAGS.model), None
+    folder, step = folder_name(FLAGS.model), None
     if is_run(folder):
-        folder, step = write_preset_of_run(folder)
+        folder, step = write_preset_of_run(folder, FLAGS.cache_dir)
         if step is not None:
             print(f"the run has not finished: exporting its step {step:,}", file=sys.stderr)
-    return Source.open(folder), step
+    return Source.open(fetch_folder(folder, FLAGS.cache_dir, last=CONFIG_FILE)), step
 
 
 def _print_check(folder: str) -> None:
     """Prints a table of what is in an export; problems are an error."""
     from kzoo.corpora.table import format_table
     from kzoo.saved_model.export import self_check
+    from kzoo.saved_model.manifest import MANIFEST_FILE
+    from kzoo.storage.fetching import fetch_folder
 
+    folder = fetch_folder(folder, FLAGS.cache_dir, last=MANIFEST_FILE)
     report = self_check(folder, _expected(folder) if FLAGS.model else None)
     rows = [
         (

@@ -24,6 +24,9 @@ from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+from kzoo.storage import files
+from kzoo.storage.paths import clean, is_remote
+from kzoo.storage.publishing import publish_file, scratch
 
 if TYPE_CHECKING:
     from kzoo.saved_model.prediction import Client
@@ -81,6 +84,7 @@ flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 flags.DEFINE_string("output", None, "File to write; default standard output.", flag_values=FLAGS)
+command.define_cache_dir(FLAGS)
 flags.DEFINE_bool("overwrite", False, "Replace the output if it is there.", flag_values=FLAGS)
 
 
@@ -117,9 +121,10 @@ def _client_opener() -> Callable[[], "Client"]:
 
 
 def _local_client() -> "Client":
-    from kzoo.saved_model.local_client import LocalClient
+    from kzoo.saved_model.local_client import MODEL_FILE, LocalClient
+    from kzoo.storage.fetching import fetch_folder
 
-    return LocalClient(FLAGS.model)
+    return LocalClient(fetch_folder(FLAGS.model, FLAGS.cache_dir, last=MODEL_FILE))
 
 
 def _grpc_client() -> "Client":
@@ -146,7 +151,7 @@ def _texts() -> tuple[Iterator[str], int | None]:
                 raise KzooError(f"--text number {number} is not UTF-8. Received: {text!a}")
         return iter(FLAGS.text), len(FLAGS.text)
 
-    path = STDIN if FLAGS.input is None else FLAGS.input
+    path = STDIN if FLAGS.input is None else clean(FLAGS.input)
     if path == STDIN and sys.stdin.isatty():
         print("reading one text a line, up to Ctrl-D", file=sys.stderr)
     total = count_lines(path)
@@ -170,10 +175,13 @@ def _has_lone_surrogates(text: str) -> bool:
 def _check_output() -> None:
     if FLAGS.output is None:
         return
-    if not FLAGS.output or os.path.isdir(FLAGS.output):
+    FLAGS.output = clean(FLAGS.output)
+    if not FLAGS.output or files.is_folder(FLAGS.output):
         raise KzooError(f"--output is a file. Received: {FLAGS.output!r}, which is none")
-    if os.path.exists(FLAGS.output) and not FLAGS.overwrite:
+    if files.exists(FLAGS.output) and not FLAGS.overwrite:
         raise KzooError(f"{FLAGS.output} is there already; --overwrite replaces it")
+    if is_remote(FLAGS.output):
+        return
     folder = os.path.dirname(os.path.abspath(FLAGS.output))
     if not os.path.isdir(folder):
         raise KzooError(f"--output: there is no folder {folder}")
@@ -187,6 +195,13 @@ def _output() -> Iterator[Callable[[str], None]]:
     if FLAGS.output is None:
         sys.stdout.reconfigure(encoding="utf-8")
         yield lambda line: print(line, flush=True)
+        return
+    if is_remote(FLAGS.output):
+        with scratch(FLAGS.output, FLAGS.cache_dir) as folder:
+            path = os.path.join(folder, os.path.basename(FLAGS.output))
+            with open(path, "w", encoding="utf-8") as file:
+                yield lambda line: print(line, file=file)
+            publish_file(path, FLAGS.output)
         return
     try:
         with written_aside(FLAGS.output) as path, open(path, "w", encoding="utf-8") as file:

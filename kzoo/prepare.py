@@ -75,6 +75,7 @@ flags.DEFINE_float(
 flags.DEFINE_boolean(
     "overwrite", False, "Replace examples that were made from something else.", flag_values=FLAGS
 )
+command.define_cache_dir(FLAGS)
 flags.mark_flags_as_required(["input", "vocabulary", "output"], flag_values=FLAGS)
 
 
@@ -100,6 +101,7 @@ def main(pipeline_options: list[str]) -> None:
         shard_bytes=round(FLAGS.shard_megabytes * 1e6),
         overwrite=FLAGS.overwrite,
         engine=_engine(pipeline_options),
+        cache_dir=FLAGS.cache_dir,
     )
     print(info.table())
     print(f"The examples are in {FLAGS.output}.")

@@ -32,7 +32,8 @@ flags.DEFINE_multi_string(
 flags.DEFINE_string(
     "model_dir",
     None,
-    "Folder of the run: checkpoints, metrics, and in the end the preset.",
+    "Folder of the run, here or on object storage (gs://…): checkpoints, metrics, and in the end "
+    "the preset.",
     flag_values=FLAGS,
 )
 flags.DEFINE_enum(
@@ -55,12 +56,12 @@ flags.mark_flags_as_required(["config", "model_dir"], flag_values=FLAGS)
 def main() -> None:
     """Loads the configuration, which costs nothing, before TensorFlow, which costs seconds."""
     from kzoo.config import loader
-    from kzoo.corpora.files import local_path
+    from kzoo.storage.paths import folder_name
 
     if FLAGS.eval_timeout_seconds is not None and FLAGS.mode != "eval_loop":
         raise KzooError("--eval_timeout_seconds has an effect with --mode=eval_loop only")
     config = loader.load(FLAGS.config, FLAGS.set)
-    model_dir = local_path(FLAGS.model_dir)
+    model_dir = folder_name(FLAGS.model_dir)
     if FLAGS.mode == "eval_loop":
         from kzoo.training.eval_loop import evaluate_run
 

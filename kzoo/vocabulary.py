@@ -62,12 +62,14 @@ flags.DEFINE_integer("seed", 0, "Of the sample.", flag_values=FLAGS)
 flags.DEFINE_boolean(
     "overwrite", False, "Replace a vocabulary that was made from something else.", flag_values=FLAGS
 )
+command.define_cache_dir(FLAGS)
 flags.mark_flags_as_required(["input", "size", "output"], flag_values=FLAGS)
 
 
 def main() -> None:
     """Trains a vocabulary and prints what each language gave to it."""
     from kzoo.corpora.files import find_files
+    from kzoo.storage.paths import folder_name
     from kzoo.text.vocabulary_info import VocabularyInfo
     from kzoo.text.vocabulary_training import train_vocabulary
 
@@ -82,8 +84,9 @@ def main() -> None:
         on_bad_text=FLAGS.on_bad_text,
         seed=FLAGS.seed,
         overwrite=FLAGS.overwrite,
+        cache_dir=FLAGS.cache_dir,
     )
-    info = VocabularyInfo.load(FLAGS.output)
+    info = VocabularyInfo.load(folder_name(FLAGS.output))
     print(info.table())
     print(
         f"{info.characters:,} different characters became pieces; they make up {info.covered:.3%}"

@@ -170,7 +170,7 @@ def test_a_file_that_lies_is_refused_and_nothing_is_written(lie, state, run, tmp
         (["--from=preset", "--input=x"], "--output is missing"),
         (["--from=preset", "--input=nowhere", "--output=x"], "there is no nowhere"),
         (["--from=preset", "--input=.", "--output=."], "is there already; --overwrite"),
-        (["--from=preset", "--input=.", "--output=x://y"], "not a local path"),
+        (["--from=preset", "--input=.", "--output=x://y"], "no storage x://"),
         (["--from=preset", "--input=.", "--output=x", "--keep_pooler"], "is for --to hugging_face"),
         (["--from=preset", "--input=.", "--output=x", "--activation=relu"], "activation"),
     ],
@@ -205,7 +205,7 @@ def test_two_at_a_time_and_a_disk_without_room_are_refused(state, run, tmp_path,
     folders.write_folder(tmp_path / "in", state)
     arguments = route("hugging_face", "preset", tmp_path / "in", tmp_path / "out")
     code = f"""
-from kzoo.corpora.lock_file import sole_maker
+from kzoo.storage.lock_file import sole_maker
 with sole_maker({str(tmp_path / "out")!r}):
     print(flush=True)
     input()

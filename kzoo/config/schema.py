@@ -280,6 +280,10 @@ class Runtime(Section):
     deterministic: bool = True
     """Whether TensorFlow must give the same bits in every run; slower on a GPU."""
 
+    cache_dir: Text | None = None
+    """Local folder for copies of what `data.examples` and other paths keep on object storage
+    (`gs://…`), and for what goes there; null means `kzoo` in the user's cache folder."""
+
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads for one operation; null takes every core."""
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from kzoo.config import wording, yaml_core
 from kzoo.errors import KzooError
+from kzoo.storage.files import open_stored
+from kzoo.storage.paths import clean
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,14 @@ class Source:
 
 
 def read_file(path: str) -> Source:
-    """Reads one YAML file.
+    """Reads one YAML file, here or on object storage.
 
     Raises:
         KzooError: it cannot be opened, is not UTF-8 or not YAML, or holds nothing.
     """
+    path = clean(path)
     try:
-        with open(path, "rb") as file:
+        with open_stored(path) as file:
             data = file.read()
     except FileNotFoundError:
         raise KzooError(f"no such configuration file: {path}") from None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import zstandard
 
-from kzoo.corpora import files
 from kzoo.errors import KzooError
+from kzoo.storage import files
 
 FORMATS = ("txt", "jsonl", "parquet")
 COMPRESSIONS = ("gz", "xz", "zst")

@@ -9,6 +9,7 @@ from kzoo.corpora.reading import BadTextPolicy
 from kzoo.corpora.records import FileInfo, Record, load_record
 from kzoo.corpora.table import format_table
 from kzoo.errors import KzooError
+from kzoo.storage.files import exists
 
 SCHEMA_VERSION = 1
 INFO_FILE = "dataset.json"
@@ -95,7 +96,7 @@ class DatasetInfo(Record):
             KzooError: there is none, so the folder is not complete; or it cannot be understood.
         """
         path = os.path.join(folder, INFO_FILE)
-        if not os.path.exists(path):
+        if not exists(path):
             raise KzooError(_why_missing(folder))
         return load_record(cls, path)
 
@@ -106,7 +107,7 @@ def partial_folder(folder: str) -> str:
 
 
 def _why_missing(folder: str) -> str:
-    if os.path.isdir(partial_folder(folder)) or os.path.isdir(folder):
+    if exists(partial_folder(folder)) or exists(folder):
         return (
             f"the examples in {folder} are not complete; run the same `python -m kzoo.prepare`"
             " command again, which goes on where it was interrupted"

@@ -23,12 +23,14 @@ from collections.abc import Sequence
 import numpy as np
 from array_record.python import array_record_module
 
-from kzoo.corpora.dataset_info import DatasetInfo, LanguageInfo, Split
+from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo, LanguageInfo, Split
 from kzoo.errors import KzooError
+from kzoo.storage.fetching import fetch_folder
 from kzoo.text.vocabulary import Vocabulary
 
 PIECE_COUNTS_FILE = "piece_counts.npz"
 VOCABULARY_FOLDER = "vocabulary"
+RECORDS_SUFFIX = ".arrayrecord"
 
 # Groups of 16 windows, in Snappy, take two thirds of the space of groups of one, ArrayRecord's
 # usual advice, and are read four times as fast in random order: each group is a chunk with a header
@@ -49,7 +51,7 @@ def token_dtype(vocabulary_size: int) -> str:
 
 def shard_path(folder: str, split: str, language: str, shard: int, num_shards: int) -> str:
     """Where a shard of a complete dataset is."""
-    return os.path.join(folder, split, language, f"{shard:05d}-of-{num_shards:05d}.arrayrecord")
+    return os.path.join(folder, split, language, f"{shard:05d}-of-{num_shards:05d}{RECORDS_SUFFIX}")
 
 
 def write_records(path: str, records: Sequence[bytes]) -> None:
@@ -91,13 +93,17 @@ class ExampleFiles:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> "ExampleFiles":
+    def open(cls, folder: str | os.PathLike[str], cache_dir: str | None = None) -> "ExampleFiles":
         """Opens a folder written by `python -m kzoo.prepare`.
+
+        Args:
+            folder: where it is; of a remote one, a local copy is read.
+            cache_dir: where that copy is kept; None for the user's cache.
 
         Raises:
             KzooError: there is none, or it is not complete.
         """
-        folder = os.fspath(folder)
+        folder = fetch_folder(os.fspath(folder), cache_dir, last=INFO_FILE)
         return cls(folder, DatasetInfo.load(folder))
 
     def __reduce__(self):

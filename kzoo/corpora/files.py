@@ -1,4 +1,4 @@
-"""Which files hold which language, and the one place that opens them."""
+"""Which files hold which language."""
 
 import contextlib
 import difflib
@@ -6,13 +6,12 @@ import fnmatch
 import glob
 import os
 import re
-import stat
-import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import BinaryIO
 
 from kzoo.errors import KzooError
+from kzoo.storage import remote
+from kzoo.storage.paths import clean, is_remote, real_path, refuse_undecodable
 
 LANGUAGE = "{lang}"
 
@@ -23,48 +22,6 @@ _SHOWN_NEIGHBOURS = 6
 
 FileSource = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """Patterns with `{lang}`, or a mapping from a language to its patterns."""
-
-
-def open_binary(path: str) -> BinaryIO:
-    """Opens a file of a corpus for reading bytes."""
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise KzooError(f"cannot read {path}: {error.strerror}") from error
-
-
-def size_bytes(path: str) -> int:
-    """The size of a file of a corpus, as it is stored (compressed, if it is).
-
-    Raises:
-        KzooError: it cannot be read, or is a pipe or a device, which would be waited for.
-    """
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise KzooError(f"cannot read {path}: {error.strerror}") from error
-    if not stat.S_ISREG(found.st_mode):
-        raise KzooError(
-            f"cannot read {path}: it is a pipe or a device, and text is read more than once; write"
-            " what it gives to a file"
-        )
-    return found.st_size
-
-
-def local_path(path: str | os.PathLike[str]) -> str:
-    """A folder to write to, without a slash at its end.
-
-    Raises:
-        KzooError: it is a URL, of which the file system would silently make a local folder; or it
-            names no folder of its own; or its name is one that libraries cannot take.
-    """
-    path = os.fspath(path)
-    if not path.rstrip("/"):
-        raise KzooError(f"expected the name of a folder, received {path!r}; name one")
-    _refuse_undecodable(path)
-    if "://" in path:
-        raise KzooError(f"{path} is not a local path; write to a local folder, and copy it there")
-    return path.rstrip("/")
 
 
 @contextlib.contextmanager
@@ -82,7 +39,7 @@ def written_aside(path: str) -> Iterator[str]:
 
 
 def find_files(source: FileSource) -> dict[str, list[str]]:
-    """Finds the files of every language.
+    """Finds the files of every language, here or on object storage.
 
     Args:
         source: a pattern, or several, such as `corpus/train-{lang}.jsonl.gz`: `{lang}` stands for
@@ -110,13 +67,13 @@ def find_files(source: FileSource) -> dict[str, list[str]]:
         raise KzooError(f"no files of text were named: got {source!r}")
     for paths in found.values():
         for path in paths:
-            _refuse_undecodable(path)
+            refuse_undecodable(path)
     _refuse_repeats(found)
     return dict(sorted(found.items()))
 
 
 def _as_list(patterns: str | Sequence[str]) -> list[str]:
-    return [patterns] if isinstance(patterns, str) else list(patterns)
+    return [clean(path) for path in ([patterns] if isinstance(patterns, str) else patterns)]
 
 
 def _files_of(language: str, pattern: str) -> list[str]:
@@ -148,8 +105,22 @@ def _languages_and_files(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def _glob(pattern: str) -> list[str]:
+    if is_remote(pattern):
+        return _remote_glob(pattern)
     paths = glob.glob(os.path.expanduser(pattern), recursive=True)
     return sorted(path for path in paths if not os.path.isdir(path))
+
+
+def _remote_glob(pattern: str) -> list[str]:
+    try:
+        if "**" in pattern:
+            folder = re.split(r"[*?\[]", pattern)[0].rpartition("/")[0]
+            paths = [f"{folder}/{name}" for name in remote.list_files(folder)]
+        else:
+            paths = remote.glob(pattern)
+    except OSError as error:
+        raise KzooError(f"cannot look for {pattern}: {error.strerror}") from error
+    return sorted(filter(re.compile(_expression(pattern)).fullmatch, paths))
 
 
 def _expression(pattern: str) -> str:
@@ -171,23 +142,11 @@ def _expression(pattern: str) -> str:
     return expression
 
 
-def _refuse_undecodable(path: str) -> None:
-    """Refuses a name that neither JSON files nor the libraries that write files can hold."""
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        name = os.fsencode(path).decode(errors="replace")
-        raise KzooError(
-            f"the name {name} is not {sys.getfilesystemencoding()}, in which file names are read"
-            " here; rename it or, if it is UTF-8, set PYTHONUTF8=1"
-        ) from error
-
-
 def _refuse_repeats(found: Mapping[str, Sequence[str]]) -> None:
     seen: dict[str, str] = {}
     for language, paths in found.items():
         for path in paths:
-            real = os.path.realpath(path)
+            real = real_path(path)
             if real in seen:
                 owners = sorted({seen[real], language})
                 where = "twice" if len(owners) == 1 else f"for the languages {' and '.join(owners)}"
@@ -197,6 +156,8 @@ def _refuse_repeats(found: Mapping[str, Sequence[str]]) -> None:
 
 def _neighbours(pattern: str) -> str:
     """What there is where the pattern was looked for, to make a slip of the pen visible."""
+    if is_remote(pattern):
+        return _remote_neighbours(pattern)
     folder, missing = os.path.expanduser(pattern), ""
     while folder and not os.path.isdir(folder):
         folder, missing = os.path.dirname(folder), os.path.basename(folder)
@@ -205,6 +166,20 @@ def _neighbours(pattern: str) -> str:
         names = os.listdir(shown)
     except OSError as error:
         return f"the folder {shown} cannot be listed: {error.strerror}"
+    return _said(shown, names, missing)
+
+
+def _remote_neighbours(pattern: str) -> str:
+    folder, _, missing = re.split(r"[*?\[{]", pattern)[0].rpartition("/")
+    if folder.endswith("/"):
+        return "there is no such bucket"
+    try:
+        return _said(folder, remote.names(folder), missing)
+    except OSError as error:
+        return f"the folder {folder} cannot be listed: {error.strerror}"
+
+
+def _said(shown: str, names: list[str], missing: str) -> str:
     if not names:
         return f"the folder {shown} is empty"
     names.sort(key=lambda name: (-difflib.SequenceMatcher(None, name, missing).ratio(), name))

@@ -16,6 +16,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 import numpy as np
 
@@ -27,12 +28,12 @@ from kzoo.corpora.records import load_record, save_record
 from kzoo.corpora.request import Request
 from kzoo.errors import KzooError
 from kzoo.folders import replace_folder
+from kzoo.storage.files import exists
 from kzoo.text.vocabulary import Vocabulary
 
 REQUEST_FILE = "request.json"
 SHARED_TEXT_FOLDER = "text"
-_COUNTS_SUFFIX = ".npz"
-_RECORDS_SUFFIX = ".arrayrecord"
+COUNTS_SUFFIX = ".npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +73,9 @@ def finish_shard(stem: str, shard: EncodedShard) -> None:
     )
     pieces = np.flatnonzero(shard.piece_counts)
     try:
-        with written_aside(stem + _RECORDS_SUFFIX) as path:
+        with written_aside(stem + examples.RECORDS_SUFFIX) as path:
             examples.write_records(path, shard.records)
-        with written_aside(stem + _COUNTS_SUFFIX) as path, open(path, "wb") as stream:
+        with written_aside(stem + COUNTS_SUFFIX) as path, open(path, "wb") as stream:
             np.savez(
                 stream,
                 counts=json.dumps(dataclasses.asdict(counts)),
@@ -82,7 +83,9 @@ def finish_shard(stem: str, shard: EncodedShard) -> None:
                 piece_counts=shard.piece_counts[pieces],
             )
     except OSError as error:
-        raise KzooError(f"cannot write {stem}{_RECORDS_SUFFIX}: {error.strerror}") from error
+        raise KzooError(
+            f"cannot write {stem}{examples.RECORDS_SUFFIX}: {error.strerror}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +123,7 @@ class PartialFolder:
             if not changes:
                 return
             if not overwrite:
-                raise KzooError(
-                    f"{self.folder} was begun with something else ({'; '.join(changes)}); finish it"
-                    " with the same command as before, or start afresh with --overwrite"
-                )
+                raise KzooError(self.begun_with_something_else(changes))
             shutil.rmtree(self.folder)
         # Aside, so that no folder of ours is ever without its request.
         new = self.folder + ".new"
@@ -137,7 +137,7 @@ class PartialFolder:
 
     def info(self) -> DatasetInfo | None:
         """What `dataset.json` says, if everything is finished but the move into place."""
-        return DatasetInfo.load(self.folder) if os.path.exists(self._path(INFO_FILE)) else None
+        return DatasetInfo.load(self.folder) if exists(self._path(INFO_FILE)) else None
 
     def stem(self, split: str, language: str, shard: int) -> str:
         """Path of a shard, without a suffix."""
@@ -145,19 +145,24 @@ class PartialFolder:
 
     def is_finished(self, split: str, language: str, shard: int) -> bool:
         """Whether a shard is complete on disk."""
-        return os.path.exists(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+        return os.path.exists(self.stem(split, language, shard) + COUNTS_SUFFIX)
+
+    def store_finished(self) -> None:
+        """Brings finished shards to where they belong; here they are written there."""
 
     def num_finished(self, split: str, language: str) -> int:
         """How many shards of a language are complete on disk."""
         names = os.listdir(self._path(split, language))
-        return sum(name.endswith(_COUNTS_SUFFIX) for name in names)
+        return sum(name.endswith(COUNTS_SUFFIX) for name in names)
 
     def counts(
         self, split: str, language: str, num_shards: int
     ) -> Iterator[tuple[ShardCounts, PieceCounts]]:
         """What was counted in each shard of a language, in order."""
         for shard in range(num_shards):
-            yield _load_counts(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+            path = self.stem(split, language, shard) + COUNTS_SUFFIX
+            with open(path, "rb") as stream:
+                yield load_counts(stream, path)
 
     def complete(
         self, info: DatasetInfo, piece_counts: Mapping[str, np.ndarray], vocabulary: Vocabulary
@@ -169,11 +174,11 @@ class PartialFolder:
             piece_counts: for each language, int64 [vocabulary_size].
             vocabulary: to be copied.
         """
-        for split, language, shard, num_shards in _shards(info):
+        for split, language, shard, num_shards in shards_of(info):
             named = examples.shard_path(self.folder, split, language, shard, num_shards)
             # An earlier attempt may have come past here.
             if not os.path.exists(named):
-                os.rename(self.stem(split, language, shard) + _RECORDS_SUFFIX, named)
+                os.rename(self.stem(split, language, shard) + examples.RECORDS_SUFFIX, named)
         with (
             written_aside(self._path(examples.PIECE_COUNTS_FILE)) as path,
             open(path, "wb") as file,
@@ -184,8 +189,8 @@ class PartialFolder:
 
     def publish(self, info: DatasetInfo) -> None:
         """Removes what only the making needed, and moves the folder into place."""
-        for split, language, shard, _ in _shards(info):
-            _remove(self.stem(split, language, shard) + _COUNTS_SUFFIX)
+        for split, language, shard, _ in shards_of(info):
+            _remove(self.stem(split, language, shard) + COUNTS_SUFFIX)
         # Of workers that were killed.
         for name in glob.glob("**/*" + TEMPORARY_SUFFIX, root_dir=self.folder, recursive=True):
             _remove(self._path(name))
@@ -193,10 +198,17 @@ class PartialFolder:
         _remove(self._path(REQUEST_FILE))
         replace_folder(self.output, self.folder)
 
+    def begun_with_something_else(self, changes: list[str]) -> str:
+        """What to say if the folder was made from something else."""
+        return (
+            f"{self.folder} was begun with something else ({'; '.join(changes)}); finish it"
+            " with the same command as before, or start afresh with --overwrite"
+        )
+
     def _changes(self, request: Request) -> list[str]:
         """What the folder was made from that is not in the request."""
         path = self._path(REQUEST_FILE)
-        if os.path.exists(path):
+        if exists(path):
             return request.differences_from(load_record(Request, path))
         if info := self.info():
             return request.differences_from_dataset(info)
@@ -206,9 +218,18 @@ class PartialFolder:
         return os.path.join(self.folder, *parts)
 
 
-def _load_counts(path: str) -> tuple[ShardCounts, PieceCounts]:
+def load_counts(stream: BinaryIO, path: str) -> tuple[ShardCounts, PieceCounts]:
+    """Reads what was counted in a shard.
+
+    Args:
+        stream: the content of its file.
+        path: of that file, for messages.
+
+    Raises:
+        KzooError: it is damaged.
+    """
     try:
-        with np.load(path) as stored:
+        with np.load(stream) as stored:
             counts = ShardCounts(**json.loads(stored["counts"].item()))
             return counts, PieceCounts(stored["pieces"], stored["piece_counts"])
     except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as error:
@@ -218,7 +239,8 @@ def _load_counts(path: str) -> tuple[ShardCounts, PieceCounts]:
         ) from error
 
 
-def _shards(info: DatasetInfo) -> Iterator[tuple[str, str, int, int]]:
+def shards_of(info: DatasetInfo) -> Iterator[tuple[str, str, int, int]]:
+    """Split, language and number of every shard, and how many the language has in the split."""
     for split, languages in info.splits.items():
         for language, entry in languages.items():
             for shard in range(len(entry.shard_windows)):

@@ -25,17 +25,19 @@ from kzoo.corpora.dataset_info import (
 )
 from kzoo.corpora.encoding import encode_shard
 from kzoo.corpora.examples import token_dtype
-from kzoo.corpora.files import local_path
-from kzoo.corpora.lock_file import sole_maker
 from kzoo.corpora.partial import PartialFolder, ShardCounts, finish_shard
 from kzoo.corpora.pool import available_cores, run_in_order
 from kzoo.corpora.progress import ReadingProgress
 from kzoo.corpora.reading import BadTextPolicy, warn_of_bad_lines
 from kzoo.corpora.records import FileInfo, checked
+from kzoo.corpora.remote_partial import is_being_published, making
 from kzoo.corpora.request import FilesByLanguage, Request
 from kzoo.corpora.segments import Segment, read_shards
 from kzoo.errors import KzooError
 from kzoo.folders import restore_folder
+from kzoo.storage import files
+from kzoo.storage.fetching import fetch_file
+from kzoo.storage.paths import folder_name, is_remote, real_path
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.version import __version__
 
@@ -74,6 +76,7 @@ def prepare(
     shard_bytes: int = SHARD_BYTES,
     overwrite: bool = False,
     engine: Engine | None = None,
+    cache_dir: str | None = None,
 ) -> DatasetInfo:
     """Makes a folder of examples, or finishes one that was begun; see `kzoo.corpora.examples`.
 
@@ -82,13 +85,16 @@ def prepare(
         held_out_files: likewise, for some or all of these languages; None for no such split.
         vocabulary: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`.
         sequence_length: of the longest window with its `[CLS]` and `[SEP]`.
-        output: the folder to make. It appears when all is done; until then the work is beside it.
+        output: the folder to make, here or on object storage. It appears when all is done; until
+            then the work is beside it.
         workers: number of processes that encode, without an `engine`; None for one a core.
         text_field: key of the text in JSON lines and Parquet.
         on_bad_text: what to do with text that cannot be read: `error`, `replace` or `skip`.
         shard_bytes: of text in a shard. Larger shards are fewer files and more memory.
         overwrite: replace examples that were made from something else.
         engine: what makes the shards; None for processes of this machine.
+        cache_dir: for copies of what is remote, and for shards on the way there; None for the
+            user's cache.
 
     Returns:
         What is in the folder. If the same examples are there already, nothing else is done.
@@ -97,16 +103,23 @@ def prepare(
         KzooError: text cannot be read, a language has none, the disk is full, a worker died,
             another process makes the same folder, or `output` holds something else.
     """
-    output = local_path(output)
+    output = folder_name(output)
     workers = available_cores() if workers is None else workers
     if workers < 1:
         raise KzooError(f"workers must be at least 1, got {workers}")
+    if engine is not None and is_remote(output):
+        raise KzooError(
+            f"{output}: with --runner, workers write to a file system that all of them share; name"
+            " a folder there and copy it, or leave --runner out"
+        )
     engine = engine or functools.partial(_make_shards, workers=workers)
     check_before_work(train_files, held_out_files, output)
     paths: dict[Split, FilesByLanguage] = {"train": train_files}
     if held_out_files:
         paths["held_out"] = held_out_files
     loaded = Vocabulary.load(vocabulary)
+    # Workers read it too, and import no TensorFlow.
+    loaded = Vocabulary.load(fetch_file(loaded.source, cache_dir))
     settings = checked(
         DatasetSettings,
         sequence_length=sequence_length,
@@ -118,9 +131,9 @@ def prepare(
     try:
         if info := _find_complete(output, request, overwrite):
             return info
-        with sole_maker(output):
+        with making(output, cache_dir) as folder:
             info = _find_complete(output, request, overwrite)
-            return info or _prepare(PartialFolder(output), request, loaded, engine, overwrite)
+            return info or _prepare(folder, request, loaded, engine, overwrite)
     except OSError as error:
         raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
 
@@ -179,7 +192,7 @@ def check_before_work(
         for group in languages.values():
             for path in group:
                 blocks.text_format(path)
-                if owners.setdefault(os.path.realpath(path), split) != split:
+                if owners.setdefault(real_path(path), split) != split:
                     raise KzooError(f"{path} is both in the training and in the held-out text")
     unknown = sorted(set(held_out_files or ()) - set(train_files))
     if unknown:
@@ -187,18 +200,20 @@ def check_before_work(
             f"there is held-out text but no training text in: {', '.join(unknown)}; held-out text"
             " measures languages that are trained"
         )
-    if not _is_free(output) and not os.path.exists(os.path.join(output, INFO_FILE)):
+    is_ours = files.exists(os.path.join(output, INFO_FILE)) or is_being_published(output)
+    if not is_ours and not _is_free(output):
         raise KzooError(f"{output} holds other things than examples; choose another output")
 
 
 def _is_free(output: str) -> bool:
-    return not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output))
+    return not files.exists(output) or (files.is_folder(output) and not files.names(output))
 
 
 def _find_complete(output: str, request: Request, overwrite: bool) -> DatasetInfo | None:
     """The examples that are there already; None if they are to be made."""
-    restore_folder(output)
-    if overwrite or _is_free(output):
+    if not is_remote(output):
+        restore_folder(output)
+    if overwrite or _is_free(output) or is_being_published(output):
         return None
     info = DatasetInfo.load(output)
     changes = request.differences_from_dataset(info)
@@ -241,6 +256,7 @@ def _make_shards(
 
         make = functools.partial(_make_shard, vocabulary.source, request.settings)
         for report in run_in_order(make, tasks(), workers):
+            folder.store_finished()
             progress.done(report.documents, report.text_bytes)
     return num_shards
 

@@ -4,8 +4,9 @@ from typing import TypeVar
 
 import pydantic
 
-from kzoo.corpora import files
+from kzoo.corpora.files import written_aside
 from kzoo.errors import KzooError
+from kzoo.storage.files import open_binary, stat
 
 
 class Record(pydantic.BaseModel):
@@ -26,7 +27,7 @@ class FileInfo(Record):
     @classmethod
     def of(cls, path: str) -> "FileInfo":
         """Looks a file up."""
-        return cls(path=path, size_bytes=files.size_bytes(path))
+        return cls(path=path, size_bytes=stat(path).size_bytes)
 
 
 def checked(kind: type[AnyRecord], **values: object) -> AnyRecord:
@@ -61,7 +62,7 @@ def load_record(kind: type[AnyRecord], path: str) -> AnyRecord:
         KzooError: it cannot be read, or is not what it should be.
     """
     try:
-        with open(path, "rb") as stream:
+        with open_binary(path) as stream:
             return kind.model_validate_json(stream.read())
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
@@ -74,7 +75,12 @@ def load_record(kind: type[AnyRecord], path: str) -> AnyRecord:
         ) from error
 
 
+def to_json(record: Record) -> str:
+    """A record as `load_record` reads it."""
+    return record.model_dump_json(indent=1) + "\n"
+
+
 def save_record(record: Record, path: str) -> None:
     """Writes a record as JSON, aside and renamed."""
-    with files.written_aside(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(record.model_dump_json(indent=1) + "\n")
+    with written_aside(path) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(to_json(record))

@@ -1,12 +1,13 @@
 """What examples are made from, to tell whether two preparations would give the same."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
 from kzoo.corpora.dataset_info import DatasetInfo, DatasetSettings, Split
 from kzoo.corpora.records import FileInfo, Record, differences
+from kzoo.storage.files import stat
+from kzoo.storage.remote import at_once
 from kzoo.version import __version__
 
 _SHOWN_FILES = 3
@@ -48,9 +49,13 @@ class Request(Record):
         Raises:
             KzooError: a file cannot be read.
         """
+        flat = [
+            path for languages in paths.values() for group in languages.values() for path in group
+        ]
+        stats = dict(zip(flat, at_once(stat, flat), strict=True))
         infos = {
             split: {
-                language: [FileInfo.of(path) for path in group]
+                language: [FileInfo(path=path, size_bytes=stats[path].size_bytes) for path in group]
                 for language, group in languages.items()
             }
             for split, languages in paths.items()
@@ -59,7 +64,7 @@ class Request(Record):
             settings=settings,
             vocabulary_sha256=vocabulary_sha256,
             files=infos,
-            modified_ns={file.path: os.stat(file.path).st_mtime_ns for file in _flat(infos)},
+            modified_ns={path: stats[path].modified_ns for path in flat},
             versions={"kzoo": __version__, "sentencepiece": sentencepiece.__version__},
         )
 

@@ -16,9 +16,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
-from kzoo.corpora import blocks, files
+from kzoo.corpora import blocks
 from kzoo.corpora.blocks import OnRead, ignore
 from kzoo.errors import KzooError
+from kzoo.storage import files
 
 # What one language's reader of Parquet holds decoded at a time.
 _PARQUET_BATCH_ROWS = 256
@@ -229,7 +230,7 @@ def _seekable(path: str, on_read: OnRead) -> Iterator[BinaryIO]:
     """The file itself, or what it decompresses to: Parquet is read from its end."""
     if path.lower().endswith(".parquet"):
         with files.open_binary(path) as stream:
-            on_read(files.size_bytes(path))
+            on_read(files.stat(path).size_bytes)
             yield stream
         return
     with tempfile.TemporaryFile() as stream:

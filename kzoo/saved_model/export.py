@@ -181,14 +181,8 @@ def _text_length(source: Source, options: ExportOptions) -> int:
 def _check_nothing_is_replaced(output: Path, options: ExportOptions) -> None:
     if options.overwrite or options.serving_only or is_unfinished(output):
         return
-    there = [
-        name for name in (*MODULE_FOLDERS, *ARCHIVES, MANIFEST_FILE) if (output / name).exists()
-    ]
-    if there:
-        raise KzooError(
-            f"{output} has {', '.join(there)} already; --overwrite replaces it, --serving_only "
-            "adds a version for a server"
-        )
+    parts = (*MODULE_FOLDERS, *ARCHIVES, MANIFEST_FILE)
+    manifests.refuse_to_replace(output, [name for name in parts if (output / name).exists()])
 
 
 def _check_room(source: Source, output: Path, options: ExportOptions) -> None:

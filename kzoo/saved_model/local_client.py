@@ -14,7 +14,7 @@ from kzoo.errors import KzooError
 from kzoo.saved_model.loading import load_saved_model, reason
 from kzoo.saved_model.prediction import Signature
 
-_MODEL_FILE = "saved_model.pb"
+MODEL_FILE = "saved_model.pb"
 
 
 class LocalClient:
@@ -59,13 +59,13 @@ class LocalClient:
 
 def _check(folder: Path) -> None:
     """Raises a KzooError that says what to name instead, where that can be told."""
-    if (folder / _MODEL_FILE).is_file():
+    if (folder / MODEL_FILE).is_file():
         return
     if not folder.is_dir():
         raise KzooError(f"{folder}: no such folder; `python -m kzoo.export` makes one")
-    versions = [child.name for child in folder.iterdir() if (child / _MODEL_FILE).is_file()]
+    versions = [child.name for child in folder.iterdir() if (child / MODEL_FILE).is_file()]
     advice = f"; did you mean {folder / max(versions, key=_as_number)}?" if versions else ""
-    raise KzooError(f"{folder} is no SavedModel: it has no {_MODEL_FILE}{advice}")
+    raise KzooError(f"{folder} is no SavedModel: it has no {MODEL_FILE}{advice}")
 
 
 def _as_number(name: str) -> tuple[int, str]:

@@ -85,6 +85,20 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     (folder / MANIFEST_FILE).write_text(text, "utf-8")
 
 
+def refuse_to_replace(output: str | os.PathLike[str], there: list[str]) -> None:
+    """Raises a KzooError if parts of an export are in a folder, where nobody asked to replace it.
+
+    Args:
+        output: the folder.
+        there: the names of the parts.
+    """
+    if there:
+        raise KzooError(
+            f"{output} has {', '.join(there)} already; --overwrite replaces it, --serving_only "
+            "adds a version for a server"
+        )
+
+
 def versions() -> dict[str, str]:
     """The versions that decide what is in an export."""
     from kzoo.version import __version__

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from kzoo.errors import KzooError
+from kzoo.storage.files import open_stored
 
 STDIN = "-"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -16,7 +17,7 @@ def read_texts(path: str) -> Iterator[str]:
     """Reads one text a line, as UTF-8; only LF and CRLF end lines, an empty line is a text too.
 
     Args:
-        path: a file, or "-" for standard input.
+        path: a file, here or on object storage, or "-" for standard input.
 
     Raises:
         KzooError: if the file cannot be read, or a line is not UTF-8.
@@ -56,7 +57,7 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        with open(path, "rb") as file:
+        with open_stored(path) as file:
             yield file
     except OSError as error:
         raise KzooError(f"{path}: cannot be read: {error.strerror}") from error

@@ -10,6 +10,8 @@ import numpy as np
 import sentencepiece
 
 from kzoo.errors import KzooError
+from kzoo.storage import files
+from kzoo.storage.paths import clean
 from kzoo.text.special_pieces import CLS, MASK, PAD, SEP, UNKNOWN, special_ids
 
 MODEL_FILE = "sentencepiece.model"
@@ -55,16 +57,17 @@ class Vocabulary:
         """Reads a vocabulary.
 
         Args:
-            path: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`.
+            path: a folder written by `python -m kzoo.vocabulary`, or a SentencePiece `.model`;
+                local or remote.
 
         Raises:
             KzooError: there is no such file, it is no SentencePiece model, or a special piece is
                 missing.
         """
-        path = os.fspath(path)
-        file = os.path.join(path, MODEL_FILE) if os.path.isdir(path) else path
+        path = clean(path)
+        file = os.path.join(path, MODEL_FILE) if files.is_folder(path) else path
         try:
-            with open(file, "rb") as stream:
+            with files.open_stored(file) as stream:
                 model = stream.read()
         except FileNotFoundError:
             raise KzooError(

@@ -5,8 +5,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kzoo.corpora.files import local_path
-from kzoo.corpora.lock_file import sole_maker
 from kzoo.corpora.progress import ReadingProgress
 from kzoo.corpora.reading import (
     BadText,
@@ -18,6 +16,11 @@ from kzoo.corpora.reading import (
 from kzoo.corpora.records import FileInfo, checked, differences, save_record
 from kzoo.errors import KzooError
 from kzoo.folders import replace_folder, restore_folder
+from kzoo.storage import files as stored
+from kzoo.storage.listing import LISTING_FILE
+from kzoo.storage.lock_file import sole_maker
+from kzoo.storage.paths import folder_name, is_remote
+from kzoo.storage.publishing import made_folder
 from kzoo.text import sentencepiece_trainer
 from kzoo.text.special_pieces import CLS, END, MASK, PAD, SEP, UNKNOWN
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
@@ -48,6 +51,7 @@ def train_vocabulary(
     on_bad_text: BadTextPolicy = "error",
     seed: int = 0,
     overwrite: bool = False,
+    cache_dir: str | None = None,
 ) -> Vocabulary:
     """Trains a SentencePiece unigram model on a smoothed sample of the languages.
 
@@ -57,7 +61,8 @@ def train_vocabulary(
     Args:
         files: for every language its files, as `kzoo.corpora.files.find_files` gives them.
         size: number of pieces.
-        output: the folder to make. It appears when all is done; until then the work is beside it.
+        output: the folder to make. It appears when all is done; until then the work is beside it
+            or, for object storage, in `cache_dir`.
         sampling_exponent: α; languages give sentences to the sample by p ∝ n^α.
         max_sentences: bound of the sample, all languages together.
         character_coverage: share of the text whose characters become pieces, from 0.98 to 1.
@@ -65,6 +70,7 @@ def train_vocabulary(
         on_bad_text: what to do with text that cannot be read: `error`, `replace` or `skip`.
         seed: of the sample.
         overwrite: replace a vocabulary that was made from something else.
+        cache_dir: for what goes to object storage; None for the user's cache.
 
     Returns:
         The vocabulary. If the same one is there already, nothing else is done.
@@ -83,14 +89,14 @@ def train_vocabulary(
         on_bad_text=on_bad_text,
         seed=seed,
     )
-    output = local_path(output)
+    output = folder_name(output)
     infos = {language: [FileInfo.of(path) for path in paths] for language, paths in files.items()}
     if not _is_there(output, settings, infos, overwrite):
         try:
-            with sole_maker(output):
+            with made_folder(output, INFO_FILE, cache_dir) as folder, sole_maker(folder):
                 # Another process may have made it while we looked.
                 if not _is_there(output, settings, infos, overwrite):
-                    _make(output, settings, infos)
+                    _make(folder, settings, infos)
         except OSError as error:
             raise KzooError(f"cannot write {error.filename or output}: {error.strerror}") from error
     return Vocabulary.load(output)
@@ -100,10 +106,16 @@ def _is_there(
     output: str, settings: VocabularySettings, infos: _FileInfos, overwrite: bool
 ) -> bool:
     """Whether the vocabulary that is asked for is in the folder already."""
-    restore_folder(output)
-    if not os.path.exists(output) or (os.path.isdir(output) and not os.listdir(output)):
+    if not is_remote(output):
+        restore_folder(output)
+    if not stored.exists(output):
         return False
-    if not os.path.exists(os.path.join(output, INFO_FILE)):
+    names = stored.names(output) if stored.is_folder(output) else [output]
+    if not names:
+        return False
+    if INFO_FILE not in names:
+        if is_remote(output) and {*names} <= {MODEL_FILE, LISTING_FILE}:
+            return False  # Its copying there was interrupted.
         raise KzooError(f"{output} holds other things than a vocabulary; choose another output")
     if overwrite:
         return False

@@ -7,6 +7,7 @@ import shutil
 from kzoo.config import loader
 from kzoo.config.schema import Config
 from kzoo.errors import KzooError
+from kzoo.storage.remote import reason
 from kzoo.training import checkpoint_files
 from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import BEST_FILE, Best, Checkpoints
@@ -88,8 +89,7 @@ class BestRun:
         except OSError as error:
             self.recover()
             raise KzooError(
-                f"cannot hold the checkpoint {path} in {self._aside}: "
-                f"{checkpoint_files.reason(error)}"
+                f"cannot hold the checkpoint {path} in {self._aside}: {reason(error)}"
             ) from error
         if STATE_FILE not in names:
             self.recover()
@@ -119,9 +119,7 @@ class BestRun:
             os.rename(new, self.folder)
             checkpoint_files.sync(os.path.dirname(self.folder))
         except OSError as error:
-            raise KzooError(
-                f"cannot write {self.folder}: {checkpoint_files.reason(error)}"
-            ) from error
+            raise KzooError(f"cannot write {self.folder}: {reason(error)}") from error
         self.recover()
 
 

@@ -12,7 +12,6 @@ it: that walks the attributes of objects, and silently leaves out what it does n
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +20,8 @@ import keras
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.storage.paths import is_remote
+from kzoo.storage.remote import reason
 
 FORMAT_VERSION = 1
 STATE_FILE = "state.json"
@@ -166,11 +167,6 @@ def remove(folder: str) -> None:
         tf.io.gfile.rmtree(folder)
 
 
-def is_remote(path: str) -> bool:
-    """Whether a path names object storage, where renames are copies and nothing is synced."""
-    return "://" in path
-
-
 def sync(path: str) -> None:
     """Returns when a local file or folder has reached the disk."""
     if is_remote(path):
@@ -206,15 +202,6 @@ def check_free_space(folder: str, needed_bytes: int, what: str = "a checkpoint")
             f"{free_bytes / 1e6:,.1f} MB are free. The checkpoints that are there stay as they "
             "are: free some space, or keep fewer of them, and start the run again"
         )
-
-
-def reason(error: Exception) -> str:
-    """What went wrong, without the names of TensorFlow's operations around it."""
-    if isinstance(error, tf.errors.OpError):
-        return re.sub(r"\{\{.*?\}\} ?| ?\[Op:\w*\]", "", error.message)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
 
 
 def _read_state(folder: str) -> dict[str, Any]:

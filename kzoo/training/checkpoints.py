@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.storage.paths import is_remote
+from kzoo.storage.remote import reason
 from kzoo.training import checkpoint_files, folder_lock
 from kzoo.training.checkpoint_files import BrokenCheckpointError, Variable
 from kzoo.training.memory import available_memory_bytes
@@ -95,7 +97,7 @@ class Checkpoints:
         """
         with _user_errors(f"cannot write checkpoints into {self._folder}"):
             tf.io.gfile.makedirs(self._folder)
-            if not checkpoint_files.is_remote(self._folder):
+            if not is_remote(self._folder):
                 folder_lock.claim(self._folder)
             for name in self._names():
                 path = os.path.join(self._folder, name)
@@ -179,7 +181,7 @@ class Checkpoints:
         self, step: int, values: Mapping[str, tf.Tensor], state: Mapping[str, Any], loss
     ) -> None:
         final = self.path(step)
-        remote = checkpoint_files.is_remote(self._folder)
+        remote = is_remote(self._folder)
         written = final if remote else os.path.join(self._folder, f".step-{step:08d}.partial")
         with _user_errors(f"cannot write the checkpoint {final}"):
             try:
@@ -341,4 +343,4 @@ def _user_errors(failure: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise KzooError(f"{failure}: {checkpoint_files.reason(error)}") from error
+        raise KzooError(f"{failure}: {reason(error)}") from error

@@ -18,6 +18,9 @@ from kzoo.corpora.examples import ExampleFiles
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.storage import files
+from kzoo.storage.paths import clean, is_remote
+from kzoo.storage.remote import reason
 from kzoo.training import checkpoint_files, folder_lock
 from kzoo.training.best_run import BestRun, CheckpointGoneError
 from kzoo.training.build import (
@@ -66,6 +69,10 @@ def evaluate_run(config: Config, model_dir: str, *, timeout_seconds: float) -> N
             another model or vocabulary; another such process is at work; or something cannot be
             written.
     """
+    if is_remote(model_dir):
+        raise KzooError(
+            f"--mode=eval_loop follows a run in a local folder; received --model_dir={model_dir}"
+        )
     with _asked_to_stop() as stop:
         try:
             with stop.heeded():
@@ -78,7 +85,7 @@ def evaluate_run(config: Config, model_dir: str, *, timeout_seconds: float) -> N
             )
         except tf.errors.ResourceExhaustedError as error:
             raise KzooError(
-                f"memory ran out: {checkpoint_files.reason(error)}. With a higher "
+                f"memory ran out: {reason(error)}. With a higher "
                 "--set trainer.accumulation_steps=… this process measures on smaller batches, and "
                 "finds the same"
             ) from error
@@ -119,10 +126,10 @@ def _on_this_machine(config: Config) -> Config:
 def _examples_when_there(config: Config, timeout_seconds: float) -> ExampleFiles:
     """The run's examples, which it may still be preparing: making them is not our work."""
     deadline = time.monotonic() + timeout_seconds
-    info = os.path.join(config.data.examples, INFO_FILE)
-    if not os.path.exists(info):
+    info = os.path.join(clean(config.data.examples), INFO_FILE)
+    if not files.exists(info):
         print(f"waiting for the examples in {config.data.examples}", file=sys.stderr)
-    while not os.path.exists(info):
+    while not files.exists(info):
         if time.monotonic() > deadline:
             raise KzooError(
                 f"there were no examples in {config.data.examples} (data.examples) after "
@@ -179,9 +186,7 @@ class _Follower:
             folder_lock.claim(self._folder)
             self._best.recover()
         except OSError as error:
-            raise KzooError(
-                f"cannot write into {self._folder}: {checkpoint_files.reason(error)}"
-            ) from error
+            raise KzooError(f"cannot write into {self._folder}: {reason(error)}") from error
 
     def _wait(self) -> int | None:
         """The first step that has a checkpoint to be measured; None if none appears in time."""

@@ -2,7 +2,7 @@
 
 import os
 
-from kzoo.corpora import lock_file
+from kzoo.storage import lock_file
 
 # Descriptors of the locks that this process holds, until it ends, by the path of the lock file.
 _HELD: dict[str, int] = {}

@@ -274,6 +274,7 @@ class TrainingLoop:
         if ends or is_best or step % settings.checkpoint_interval == 0:
             state = {**self._run_state, **now.state()}
             with self._watchdog.stage(f"the checkpoint of step {step:,} to be written"):
+                self._writer.flush()
                 self._checkpoints.start_saving(
                     step, self._variables, state, loss=measured["loss"] if is_best else None
                 )

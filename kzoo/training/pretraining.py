@@ -19,7 +19,11 @@ from kzoo.corpora.table import format_table
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
 from kzoo.models.saving import save_preset
+from kzoo.storage.paths import is_remote
+from kzoo.storage.publishing import made_folder
+from kzoo.storage.remote import check_scheme, reason
 from kzoo.text.tokenizer import RemBertTokenizer
 from kzoo.text.vocabulary import MODEL_FILE
 from kzoo.training import checkpoint_files
@@ -62,11 +66,13 @@ def pretrain(config: Config, model_dir: str) -> None:
         KzooError: the configuration does not fit the data, the machine or what is in `model_dir`;
             or the run cannot go on.
     """
+    if is_remote(model_dir):
+        check_scheme(model_dir)
     try:
         _pretrain(config, model_dir)
     except tf.errors.ResourceExhaustedError as error:
         raise KzooError(
-            f"memory ran out: {checkpoint_files.reason(error)}. Lower data.global_batch_size,"
+            f"memory ran out: {reason(error)}. Lower data.global_batch_size,"
             " data.sequence_length or the model's size, or set runtime.recompute=true or"
             " runtime.precision=mixed_bfloat16"
         ) from error
@@ -99,7 +105,7 @@ def _pretrain(config: Config, model_dir: str) -> None:
 
 def _finish(run: "_Run", step: int) -> None:
     preset = os.path.join(run.model_dir, PRESET_FOLDER)
-    write_preset(run.model, run.examples, preset)
+    write_preset(run.model, run.examples, preset, run.config.runtime.cache_dir)
     print(f"finished {step:,} steps; the model is in {preset}")
 
 
@@ -238,7 +244,7 @@ def _write_config(config: Config, model_dir: str) -> None:
             file.write(loader.dump(config))
         tf.io.gfile.rename(path + ".partial", path, overwrite=True)
     except (OSError, tf.errors.OpError) as error:
-        raise KzooError(f"cannot write {path}: {checkpoint_files.reason(error)}") from error
+        raise KzooError(f"cannot write {path}: {reason(error)}") from error
 
 
 def _warn_of_changes(path: str, config: Config) -> None:
@@ -310,17 +316,27 @@ def _sharing(run: _Run) -> str:
     )
 
 
-def write_preset(model: RemBertMaskedLM, examples: ExampleFiles, folder: str) -> None:
-    """Writes the run's preset, in the place of an older one."""
+def write_preset(
+    model: RemBertMaskedLM, examples: ExampleFiles, folder: str, cache_dir: str | None = None
+) -> None:
+    """Writes the run's preset, in the place of an older one.
+
+    Args:
+        model: the run's.
+        examples: whose vocabulary it was trained with.
+        folder: of the preset.
+        cache_dir: where a preset that goes to object storage is written first.
+    """
     vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
     try:
         # HDF5 meets a full disk with a flood of tracebacks, so it is not left to find it.
         weights = checkpoint_files.size_bytes(checkpoint_files.by_path(model.variables))
         needed_bytes = weights + os.path.getsize(vocabulary)
-        checkpoint_files.check_free_space(os.path.dirname(folder), needed_bytes, "the preset")
-        save_preset(model, RemBertTokenizer(vocabulary), folder, overwrite=True)
+        with made_folder(folder, PRESET_CONFIG_FILE, cache_dir) as made:
+            checkpoint_files.check_free_space(os.path.dirname(made), needed_bytes, "the preset")
+            save_preset(model, RemBertTokenizer(vocabulary), made, overwrite=True)
     except OSError as error:
         raise KzooError(
-            f"cannot write {folder}: {checkpoint_files.reason(error)}. The last checkpoint is "
+            f"cannot write {folder}: {reason(error)}. The last checkpoint is "
             "whole: mend that, and the same command writes the preset from it"
         ) from error

@@ -8,9 +8,11 @@ from kzoo.config.checks import check_vocabulary
 from kzoo.config.schema import Config
 from kzoo.corpora.dataset_info import INFO_FILE
 from kzoo.corpora.examples import ExampleFiles
-from kzoo.corpora.files import find_files, local_path
+from kzoo.corpora.files import find_files
 from kzoo.corpora.prepare import check_before_work, prepare
 from kzoo.errors import KzooError
+from kzoo.storage.files import exists
+from kzoo.storage.paths import folder_name
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.text.vocabulary_training import train_vocabulary
 
@@ -36,16 +38,16 @@ def ready_examples(config: Config) -> ExampleFiles:
     Raises:
         KzooError: there are neither examples nor text, or they do not fit the configuration.
     """
-    folder = config.data.examples
-    if os.path.exists(os.path.join(folder, INFO_FILE)):
-        examples = ExampleFiles.open(folder)
+    folder, cache_dir = folder_name(config.data.examples), config.runtime.cache_dir
+    if exists(os.path.join(folder, INFO_FILE)):
+        examples = ExampleFiles.open(folder, cache_dir)
         _warn_of_other_text(config, examples)
     else:
         try:
             _make(config)
         except KzooError as error:
             raise KzooError(_in_keys(str(error))) from error
-        examples = ExampleFiles.open(folder)
+        examples = ExampleFiles.open(folder, cache_dir)
     prepared = examples.info.settings.sequence_length
     if prepared != config.data.sequence_length:
         raise KzooError(
@@ -85,7 +87,7 @@ def _in_keys(message: str) -> str:
 
 
 def _make(config: Config) -> None:
-    corpus, folder = config.corpus, config.data.examples
+    corpus, folder = config.corpus, folder_name(config.data.examples)
     if corpus.train_files is None:
         raise KzooError(
             f"there are no examples in {folder} (data.examples), and corpus.train_files, from "
@@ -97,11 +99,11 @@ def _make(config: Config) -> None:
         )
     train_files = find_files(corpus.train_files)
     held_out_files = find_files(corpus.held_out_files) if corpus.held_out_files else None
-    check_before_work(train_files, held_out_files, local_path(folder))
+    check_before_work(train_files, held_out_files, folder)
     reading = {"text_field": corpus.text_field, "on_bad_text": corpus.on_bad_text}
     vocabulary = corpus.vocabulary
     if vocabulary is None:
-        vocabulary = folder.rstrip("/") + ".vocabulary"
+        vocabulary = folder + ".vocabulary"
         train_vocabulary(
             train_files,
             corpus.vocabulary_size,
@@ -109,6 +111,7 @@ def _make(config: Config) -> None:
             sampling_exponent=corpus.vocabulary_sampling_exponent,
             max_sentences=corpus.vocabulary_sentences,
             seed=config.data.seed,
+            cache_dir=config.runtime.cache_dir,
             **reading,
         )
     loaded = Vocabulary.load(vocabulary)
@@ -119,6 +122,7 @@ def _make(config: Config) -> None:
         vocabulary,
         config.data.sequence_length,
         folder,
+        cache_dir=config.runtime.cache_dir,
         **reading,
     )
     print(info.table(), file=sys.stderr)

@@ -3,9 +3,13 @@
 import os
 
 from kzoo.config import loader
-from kzoo.corpora.examples import ExampleFiles
+from kzoo.corpora.dataset_info import INFO_FILE
+from kzoo.corpora.examples import RECORDS_SUFFIX, ExampleFiles
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
+from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
+from kzoo.storage import files
+from kzoo.storage.fetching import fetch_folder
 from kzoo.training.build import build_model
 from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import Checkpoints
@@ -19,14 +23,17 @@ from kzoo.training.pretraining import (
 
 def is_run(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is that of a run."""
-    return os.path.isfile(os.path.join(folder, CONFIG_FILE))
+    return files.exists(os.path.join(folder, CONFIG_FILE))
 
 
-def write_preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | None]:
+def write_preset_of_run(
+    model_dir: str | os.PathLike[str], cache_dir: str | None = None
+) -> tuple[str, int | None]:
     """The preset of a run; of one that has not finished, made of its newest checkpoint.
 
     Args:
-        model_dir: the folder of the run.
+        model_dir: the folder of the run, here or on object storage.
+        cache_dir: for copies of what is remote; None for the user's cache.
 
     Returns:
         The preset's folder, in `model_dir`, and the step of an unfinished run's checkpoint; None
@@ -39,7 +46,7 @@ def write_preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | N
     config = loader.load([os.path.join(model_dir, CONFIG_FILE)])
     checkpoints = Checkpoints(os.path.join(model_dir, CHECKPOINT_FOLDER))
     steps = checkpoints.steps()
-    if os.path.isdir(preset) and not steps:
+    if not steps and files.exists(os.path.join(preset, PRESET_CONFIG_FILE)):
         return preset, None
     if not steps:
         raise KzooError(
@@ -49,7 +56,10 @@ def write_preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | N
     has_finished = steps[-1] >= config.trainer.train_steps
     if has_finished and _is_newer(preset, checkpoints.path(steps[-1])):
         return preset, None
-    examples = ExampleFiles.open(config.data.examples)
+    # Of the examples, only the vocabulary is needed.
+    examples = ExampleFiles.open(
+        fetch_folder(config.data.examples, cache_dir, last=INFO_FILE, chosen=_is_no_shard)
+    )
     with left_empty():
         model = build_model(config)
     # The optimizer's moments stay on disk.
@@ -59,8 +69,12 @@ def write_preset_of_run(model_dir: str | os.PathLike[str]) -> tuple[str, int | N
             f"the examples in {examples.folder} were made with another vocabulary than the run in "
             f"{model_dir} was trained with: its ids would mean other pieces"
         )
-    write_preset(model, examples, preset)
+    write_preset(model, examples, preset, cache_dir)
     return preset, None if state["step"] >= config.trainer.train_steps else state["step"]
+
+
+def _is_no_shard(name: str) -> bool:
+    return not name.endswith(RECORDS_SUFFIX)
 
 
 def _is_newer(preset: str, checkpoint: str) -> bool:
@@ -69,8 +83,11 @@ def _is_newer(preset: str, checkpoint: str) -> bool:
     A kill may come between the last checkpoint and the preset, and there may be an older preset,
     made when the run had not finished.
     """
-    try:
-        written = os.path.getmtime(os.path.join(preset, "config.json"))
-    except FileNotFoundError:
+    path = os.path.join(preset, PRESET_CONFIG_FILE)
+    if not files.exists(path):
         return False
-    return written >= os.path.getmtime(os.path.join(checkpoint, STATE_FILE))
+    written, saved = (
+        files.stat(file).modified_ns for file in (path, os.path.join(checkpoint, STATE_FILE))
+    )
+    # Not every storage knows.
+    return written >= saved > 0

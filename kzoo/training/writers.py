@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,16 +16,24 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from kzoo.errors import KzooError
-from kzoo.training.checkpoint_files import reason
+from kzoo.storage import remote
+from kzoo.storage.paths import is_remote
+from kzoo.storage.publishing import local_files, publish_file
+from kzoo.storage.remote import reason
 
 METRICS_FILE = "metrics.jsonl"
 SPLITS = ("train", "held_out")
+
+_SECONDS_BETWEEN_COPIES = 60.0
 
 _LOG = logging.getLogger(__name__)
 
 
 class MetricWriter:
     """Appends metrics to `MODEL_DIR/metrics.jsonl` and `MODEL_DIR/tensorboard/{train,held_out}`.
+
+    On object storage nothing can be appended to: there a file is written anew, whole, from a local
+    copy; every minute, and by `flush`.
 
     One JSON object a line: `step`, `time` (seconds since 1970), `split`, then name → value.
     JSON has no numbers that are not finite: they are written as the strings "NaN", "Infinity"
@@ -52,13 +61,18 @@ class MetricWriter:
         self._path = os.path.join(model_dir, METRICS_FILE)
         first_step = 0 if resumed_step is None else resumed_step + 1
         with _user_errors(self._path):
-            tf.io.gfile.makedirs(model_dir)
-            _drop_lines_from(first_step, self._path)
-            self._file = tf.io.gfile.GFile(self._path, "a")
+            self._mirror = _Mirror(model_dir) if is_remote(model_dir) else None
+            folder = self._mirror.folder if self._mirror else model_dir
+            os.makedirs(folder, exist_ok=True)
+            path = os.path.join(folder, METRICS_FILE)
+            _drop_lines_from(first_step, self._path, path)
+            self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
             self._events = {
-                split: _open_events(os.path.join(model_dir, "tensorboard", split), first_step)
+                split: _open_events(os.path.join(folder, "tensorboard", split), first_step)
                 for split in splits
             }
+            if self._mirror:
+                self._mirror.copy()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Writes metrics of a step, so that they are there even if the process is killed next.
@@ -82,12 +96,26 @@ class MetricWriter:
                 event = Event(wall_time=now, step=step, summary=scalar_pb(name, float(value)))
                 events.write(event.SerializeToString())
             events.flush()
+            if self._mirror and self._mirror.is_due():
+                self._mirror.copy()
+
+    def flush(self) -> None:
+        """Brings what was written to where it belongs, as is to be done before a checkpoint.
+
+        Raises:
+            KzooError: if it cannot be written there.
+        """
+        if self._mirror:
+            with _user_errors(self._path):
+                self._mirror.copy()
 
     def close(self) -> None:
         """Closes the files; nothing can be written afterwards."""
         with _user_errors(self._path):
             for file in (self._file, *self._events.values()):
                 file.close()
+            if self._mirror:
+                self._mirror.close()
 
     def __enter__(self) -> "MetricWriter":
         return self
@@ -129,15 +157,41 @@ def read_metrics(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
         raise KzooError(f"cannot read metrics from {path}: {reason(error)}") from error
 
 
-def _drop_lines_from(first_step: int, path: str) -> None:
-    """Rewrites a file of metrics without the lines of `first_step` and later, nor torn ones."""
+class _Mirror:
+    """Local files, and their copies on object storage."""
+
+    def __init__(self, model_dir: str):
+        self._model_dir = model_dir
+        self._temporary = tempfile.TemporaryDirectory(prefix="kzoo-metrics-")
+        self.folder = self._temporary.name
+        self._copied_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self._copied_at >= _SECONDS_BETWEEN_COPIES
+
+    def copy(self) -> None:
+        """Copies every file, each beside its place first."""
+
+        def copy_one(name: str) -> None:
+            publish_file(os.path.join(self.folder, name), os.path.join(self._model_dir, name))
+
+        remote.at_once(copy_one, local_files(self.folder))
+        self._copied_at = time.monotonic()
+
+    def close(self) -> None:
+        self.copy()
+        self._temporary.cleanup()
+
+
+def _drop_lines_from(first_step: int, path: str, to: str) -> None:
+    """Writes a file of metrics anew, without the lines of `first_step` and later, nor torn ones."""
     kept = []
     if tf.io.gfile.exists(path):
         kept = [line for line in read_metrics(path) if line["step"] < first_step]
     lines = ({name: _to_json(value) for name, value in line.items()} for line in kept)
-    with tf.io.gfile.GFile(path + ".partial", "w") as file:
+    with open(to + ".partial", "w", encoding="utf-8") as file:
         file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
-    tf.io.gfile.rename(path + ".partial", path, overwrite=True)
+    os.replace(to + ".partial", to)
 
 
 def _open_events(folder: str, first_step: int) -> tf.io.TFRecordWriter:
@@ -146,7 +200,7 @@ def _open_events(folder: str, first_step: int) -> tf.io.TFRecordWriter:
     The names of such files sort by time. Written here and now, not by the thread behind
     `tf.summary`, so that a full disk is noticed at the write that met it.
     """
-    tf.io.gfile.makedirs(folder)
+    os.makedirs(folder, exist_ok=True)
     seconds, nanoseconds = divmod(time.time_ns(), 10**9)
     name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{nanoseconds:09d}"
     writer = tf.io.TFRecordWriter(os.path.join(folder, name))

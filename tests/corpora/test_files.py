@@ -6,11 +6,11 @@ import pytest
 
 from kzoo.corpora.files import (
     find_files,
-    local_path,
-    size_bytes,
     written_aside,
 )
 from kzoo.errors import KzooError
+from kzoo.storage import remote
+from tests.storage import ram
 
 
 @pytest.fixture
@@ -76,24 +76,55 @@ def test_what_is_not_found_or_found_twice_is_an_error(corpus, source, parts):
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("train-{lang}.txt", {"de": ["train-de.txt"], "zh-Hant": ["train-zh-Hant.txt"]}),
+        ("[!d]*-{lang}.t?t", {"de": ["train-de.txt"], "Hant": ["train-zh-Hant.txt"]}),
+        ("by/{lang}/*.txt", {"de": ["by/de/a.txt", "by/de/b.txt"]}),
+        ("by/{lang}/**/*.txt", {"de": ["by/de/a.txt", "by/de/b.txt"], "en": ["by/en/c/d.txt"]}),
+    ],
+)
+def test_remote_files_are_found_by_language(pattern, expected):
+    folder = ram.new_folder()
+    names = ("train-de.txt", "train-zh-Hant.txt", "dev-de.txt", "by/de/b.txt", "by/de/a.txt")
+    ram.write(folder, dict.fromkeys((*names, "by/en/c/d.txt"), b"text"))
+    found = {lang: [f"{folder}/{name}" for name in names] for lang, names in expected.items()}
+    assert find_files(f"{folder}/{pattern}") == found
+
+
+def test_a_slip_in_a_url_shows_what_there_is():
+    folder = ram.new_folder()
+    ram.write(folder, {"train-de.txt": b"text", "dev-de.txt": b"text"})
+    with pytest.raises(KzooError, match=r"no file matches .*/folder holds train-de\.txt, dev-de"):
+        find_files(f"{folder}/trian-{{lang}}.txt")
+    with pytest.raises(KzooError, match=r"no file of language 'de' .*/folder cannot be listed"):
+        find_files({"de": "ram://nowhere/folder/*.txt"})
+    with pytest.raises(KzooError, match="no storage foo://"):
+        find_files("foo://bucket/{lang}.txt")
+
+
+def test_a_file_url_is_a_path(corpus):
+    assert find_files(f"file://{corpus}/train-{{lang}}.txt")["de"] == [f"{corpus}/train-de.txt"]
+
+
+def test_a_local_file_is_in_a_folder_of_a_url_only_once(corpus):
+    url = ram.new_folder()
+    remote.write_bytes(f"{url}/train-de.txt", b"text")
+    with pytest.raises(KzooError, match=r"train-de\.txt is named twice"):
+        find_files([f"{url}/train-{{lang}}.txt", f"{url}/t*-{{lang}}.txt"])
+
+
 def test_the_same_file_under_two_names_is_found_out(corpus):
     os.symlink(corpus / "train-de.txt", corpus / "train-nds.txt")
     with pytest.raises(KzooError, match="de and nds"):
         find_files("train-{lang}.txt")
 
 
-def test_a_pipe_is_refused_rather_than_waited_for(corpus):
-    os.mkfifo(corpus / "pipe-de.txt")
-    with pytest.raises(KzooError, match=r"pipe-de\.txt: it is a pipe or a device"):
-        size_bytes(str(corpus / "pipe-de.txt"))
-
-
 def test_a_name_in_another_encoding_is_refused_before_any_work(corpus):
     (corpus / os.fsdecode(b"caf\xe9-fr.txt")).write_text("texte\n")
     with pytest.raises(KzooError, match=r"the name caf\ufffd-fr\.txt is not utf-8"):
         find_files("*-{lang}.txt")
-    with pytest.raises(KzooError, match="the name caf\ufffd is not utf-8"):
-        local_path(os.fsdecode(b"caf\xe9"))
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path):
@@ -109,16 +140,3 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path):
         write_half()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["counts.json"]
-
-
-def test_a_url_is_refused_where_a_local_folder_would_be_made_of_it(tmp_path):
-    assert local_path(tmp_path / "examples") == str(tmp_path / "examples")
-    assert local_path("data/mini/") == "data/mini"
-    with pytest.raises(KzooError, match="gs://bucket/run is not a local path"):
-        local_path("gs://bucket/run")
-
-
-@pytest.mark.parametrize("path", ["", "/"])
-def test_a_folder_has_a_name(path):
-    with pytest.raises(KzooError, match=f"expected the name of a folder, received '{path}'"):
-        local_path(path)

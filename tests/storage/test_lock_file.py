@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from kzoo import sample
-from kzoo.corpora.lock_file import sole_maker
 from kzoo.errors import KzooError
+from kzoo.storage.lock_file import sole_maker
 
 HOLD = """
 import sys
-from kzoo.corpora.lock_file import sole_maker
+from kzoo.storage.lock_file import sole_maker
 with sole_maker(sys.argv[1]):
     print("taken", flush=True)
     sys.stdin.read()

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 from collections.abc import Iterator
 
 from kzoo.errors import KzooError
@@ -43,6 +44,32 @@ def take(path: str, busy: str) -> int:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
     return descriptor
+
+
+@contextlib.contextmanager
+def waiting(path: str, busy: str) -> Iterator[None]:
+    """Makes this process the only one in the block, after waiting for others to leave it.
+
+    Args:
+        path: of the lock file, which is made if need be, and stays.
+        busy: what to say on stderr if another process is in it.
+
+    Raises:
+        OSError: if the lock file cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with contextlib.suppress(OSError):  # A file system without locks is used without.
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                print(f"{busy}: waiting for it", file=sys.stderr, flush=True)
+                fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
