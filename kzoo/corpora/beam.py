@@ -108,7 +108,7 @@ class BeamEngine:
 
     def _why(self, work: SharedWork, failure: Exception | None, said: Sequence[str]) -> str:
         """What to tell of a failure: what a worker said if one did, else all that Beam says."""
-        if why := work.failure() or _said_by_worker(str(failure)):
+        if why := work.failure() or _said_by_worker(f"{type(failure).__name__}: {failure}"):
             return why
         print(*said, failure, sep="\n", file=sys.stderr)
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
