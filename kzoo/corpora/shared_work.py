@@ -100,16 +100,7 @@ class SharedWork:
         Args:
             folder: claimed for the request.
             request, vocabulary: what the examples are made from.
-
-        Raises:
-            KzooError: the folder is no path of a file system.
         """
-        if "://" in folder.output:
-            raise KzooError(
-                f"{folder.output} is a URL, and workers share a file system: name a path at which"
-                " all of them see the same folder (a bucket can be mounted), and copy the examples"
-                " from there"
-            )
         work = cls(folder, request, vocabulary)
         for split, language in work.languages():
             os.makedirs(os.path.join(work._text_folder, split, language), exist_ok=True)
