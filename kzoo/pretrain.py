@@ -9,14 +9,21 @@ first. Stopped or killed at any moment, the same command goes on from the last c
 
 follows that training from another process: it measures every checkpoint on held-out text, writes
 what it finds to MODEL_DIR/eval, and keeps the best checkpoint in MODEL_DIR/eval/best.
+
+With --dry_run nothing is trained or written: it prints what the run would take of devices, memory,
+disk and time.
 """
 
 import sys
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from kzoo import command
 from kzoo.errors import KzooError
+
+if TYPE_CHECKING:
+    from kzoo.config.schema import Config
 
 FLAGS = flags.FlagValues()
 
@@ -50,7 +57,54 @@ flags.DEFINE_float(
     lower_bound=0,
     flag_values=FLAGS,
 )
+flags.DEFINE_bool(
+    "dry_run", False, "Say what the run would take, and do nothing.", flag_values=FLAGS
+)
+flags.DEFINE_integer(
+    "dry_run_steps",
+    0,
+    "With --dry_run: take so many steps on made-up windows, and compare.",
+    lower_bound=0,
+    flag_values=FLAGS,
+)
+flags.DEFINE_integer(
+    "replicas",
+    None,
+    "With --dry_run: devices in all, for a plan of other machines than this one.",
+    lower_bound=1,
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "peak_tflops",
+    None,
+    "With --dry_run: peak of one device, in 10^12 operations a second; by default this machine's "
+    "is measured.",
+    lower_bound=1e-6,
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "utilization",
+    0.4,
+    "With --dry_run: share of the peak that the run is assumed to reach.",
+    lower_bound=1e-6,
+    upper_bound=1,
+    flag_values=FLAGS,
+)
+flags.DEFINE_float(
+    "device_memory_gb",
+    None,
+    "With --dry_run: memory of one device, to see whether a step fits.",
+    lower_bound=0,
+    flag_values=FLAGS,
+)
 flags.mark_flags_as_required(["config", "model_dir"], flag_values=FLAGS)
+
+
+# Flags that have an effect with another one alone.
+_ONLY_WITH = {
+    "--mode=eval_loop": ["eval_timeout_seconds"],
+    "--dry_run": ["dry_run_steps", "replicas", "peak_tflops", "utilization", "device_memory_gb"],
+}
 
 
 def main() -> None:
@@ -58,11 +112,12 @@ def main() -> None:
     from kzoo.config import loader
     from kzoo.storage.paths import folder_name
 
-    if FLAGS.eval_timeout_seconds is not None and FLAGS.mode != "eval_loop":
-        raise KzooError("--eval_timeout_seconds has an effect with --mode=eval_loop only")
+    _check_flags()
     config = loader.load(FLAGS.config, FLAGS.set)
     model_dir = folder_name(FLAGS.model_dir)
-    if FLAGS.mode == "eval_loop":
+    if FLAGS.dry_run:
+        _dry_run(config, model_dir)
+    elif FLAGS.mode == "eval_loop":
         from kzoo.training.eval_loop import evaluate_run
 
         timeout = FLAGS.eval_timeout_seconds
@@ -71,6 +126,28 @@ def main() -> None:
         from kzoo.training.pretraining import pretrain
 
         pretrain(config, model_dir)
+
+
+def _check_flags() -> None:
+    if FLAGS.dry_run and FLAGS.mode != "train":
+        raise KzooError(f"--dry_run is of the training; leave out --mode={FLAGS.mode}")
+    chosen = {"--mode=eval_loop": FLAGS.mode == "eval_loop", "--dry_run": FLAGS.dry_run}
+    for needed, names in _ONLY_WITH.items():
+        for name in names:
+            if FLAGS[name].present and not chosen[needed]:
+                raise KzooError(f"--{name} has an effect with {needed} only")
+
+
+def _dry_run(config: "Config", model_dir: str) -> None:
+    from kzoo.training.dry_run import Assumptions, dry_run
+
+    assumptions = Assumptions(
+        num_replicas=FLAGS.replicas,
+        peak_tflops=FLAGS.peak_tflops,
+        utilization=FLAGS.utilization,
+        memory_gigabytes=FLAGS.device_memory_gb,
+    )
+    dry_run(config, model_dir, assumptions=assumptions, num_steps=FLAGS.dry_run_steps)
 
 
 if __name__ == "__main__":

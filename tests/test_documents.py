@@ -279,6 +279,14 @@ def test_steps_of_the_guide_run_one_after_the_other(clone):
     assert (clone / "export_best" / "MANIFEST.json").exists()
 
 
+def test_the_plan_of_a_long_run_in_the_guide_is_made(clone):
+    [plan] = [c for c in markdown.commands(PRETRAIN) if "--dry_run" in c.words]
+    printed = _python(*plan.words[1:], folder=clone)
+    assert "estimated peak" in printed
+    assert "does not fit" not in printed
+    assert not (clone / "runs" / "rembert").exists()
+
+
 def test_yaml_of_the_guide_loads(tmp_path):
     blocks = markdown.blocks(PRETRAIN, "yaml")
     assert blocks
