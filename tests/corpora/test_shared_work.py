@@ -31,10 +31,9 @@ def corpus(tmp_path) -> dict[str, list[str]]:
     }
 
 
-def prepared(corpus, vocabulary, output: pathlib.Path, engine=None):
-    return prepare(
-        corpus, None, vocabulary, 32, output, workers=1, shard_bytes=SHARD_BYTES, engine=engine
-    )
+def prepared(corpus, vocabulary, output: pathlib.Path, engine=None, **options):
+    options |= {"workers": 1, "shard_bytes": SHARD_BYTES, "engine": engine}
+    return prepare(corpus, None, vocabulary, 32, output, **options)
 
 
 def content(folder: pathlib.Path) -> dict[str, bytes]:
@@ -55,17 +54,23 @@ def by_one_worker(folder, request, vocabulary):
     return launched.num_shards()
 
 
-def test_it_gives_the_files_that_a_pool_gives(corpus, vocabulary_folder, tmp_path, caplog):
-    prepared(corpus, vocabulary_folder, tmp_path / "pool")
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
-    assert "train-en-0.txt holds no text" in said[0]
-    caplog.clear()
-    prepared(corpus, vocabulary_folder, tmp_path / "shared", by_one_worker)
-    assert [record.getMessage() for record in caplog.records] == said
+def test_it_gives_the_files_and_warnings_of_a_pool(corpus, vocabulary_folder, tmp_path, caplog):
+    # One document, longer than any shard may be, with a bad line in a later shard.
+    (tmp_path / "train-fr.txt").write_bytes(b"une ligne de texte\n" * 400 + b"caf\xe9\nfin\n")
+    corpus["fr"] = [str(tmp_path / "train-fr.txt")]
+    said = {}
+    for name, engine in (("pool", None), ("shared", by_one_worker)):
+        caplog.clear()
+        info = prepared(corpus, vocabulary_folder, tmp_path / name, engine, on_bad_text="skip")
+        assert info.splits["train"]["fr"].documents == 1
+        said[name] = [record.getMessage() for record in caplog.records]
+    assert said["shared"] == said["pool"]
+    assert "train-en-0.txt holds no text" in said["pool"][0]
+    assert "train-fr.txt, line 401: byte 0xe9" in said["pool"][1]
     expected = content(tmp_path / "pool")
     assert content(tmp_path / "shared") == expected
-    assert sum(name.startswith("train/en/") for name in expected) > 3
+    for language in ("en", "fr"):
+        assert sum(name.startswith(f"train/{language}/") for name in expected) > 2
     assert not (tmp_path / "shared.partial").exists()
 
 
