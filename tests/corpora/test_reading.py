@@ -95,6 +95,7 @@ def test_a_truncated_file_is_an_error_and_not_a_shorter_text(tmp_path, suffix):
         ("text\n".encode("utf-16-be"), "iconv"),
         ("text\n".encode("utf-16-le"), "iconv"),
     ],
+    ids=["gz", "xz", "zst", "utf-16", "utf-16-be", "utf-16-le"],
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz"])
 def test_what_is_no_utf_8_text_is_recognised(tmp_path, name, content, what):
