@@ -113,21 +113,35 @@ def test_a_file_that_cannot_be_written(tmp_path, long_text):
     assert "File too large" in message
 
 
+@pytest.fixture
+def start():
+    """Starts the command in a session of its own, as a terminal does; none outlives the test."""
+    started = []
+
+    def popen(*arguments: str, folder: pathlib.Path) -> subprocess.Popen:
+        command = [sys.executable, "-m", "kzoo.prepare", *arguments]
+        process = subprocess.Popen(
+            command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+
+
 def finished(partial: pathlib.Path) -> dict[pathlib.Path, int]:
     return {path: path.stat().st_mtime_ns for path in partial.rglob("*.npz")}
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="needs Linux's /proc")
-def test_interrupted_or_killed_it_goes_on_where_it_was(tmp_path, long_text):
+def test_interrupted_or_killed_it_goes_on_where_it_was(tmp_path, long_text, start):
     assert run(tmp_path, *long_text, "--output=whole").returncode == 0
-    command = [sys.executable, "-m", "kzoo.prepare", *long_text, "--output=beam", *TWO_WORKERS]
     partial = tmp_path / "beam.partial"
     written = {}
     for signal_number, status in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
-        # As a terminal does, to all processes of the command.
-        process = subprocess.Popen(
-            command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        process = start(*long_text, "--output=beam", *TWO_WORKERS, folder=tmp_path)
         least = len(written) + 3
         wait_for(lambda least=least: len(finished(partial)) >= least)
         workers = children(process.pid)
@@ -136,6 +150,7 @@ def test_interrupted_or_killed_it_goes_on_where_it_was(tmp_path, long_text):
             "libtensorflow" in pathlib.Path(f"/proc/{pid}/maps").read_text() for pid in workers
         )
         if signal_number == signal.SIGINT:
+            # As a terminal does, to all processes of the command.
             os.killpg(process.pid, signal_number)
             assert process.communicate(timeout=60)[1].splitlines()[1:] == ["interrupted"]
         else:
@@ -152,9 +167,8 @@ def test_interrupted_or_killed_it_goes_on_where_it_was(tmp_path, long_text):
     assert not partial.exists()
 
 
-def test_a_worker_that_dies_is_an_error(tmp_path, long_text):
-    command = [sys.executable, "-m", "kzoo.prepare", *long_text, "--output=beam", *TWO_WORKERS]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+def test_a_worker_that_dies_is_an_error(tmp_path, long_text, start):
+    process = start(*long_text, "--output=beam", *TWO_WORKERS, folder=tmp_path)
     wait_for(lambda: len(finished(tmp_path / "beam.partial")) >= 3)
     os.kill(children(process.pid)[0], signal.SIGKILL)
     said = process.communicate(timeout=60)[1]
