@@ -103,7 +103,7 @@ def main() -> None:
     bar = FLAGS.output is not None or not sys.stdout.isatty()
     with _output() as write, PredictionProgress(total, bar) as progress:
         for result in predict(client, signature, texts, FLAGS.batch_size, FLAGS.top_k):
-            write(json.dumps(result, ensure_ascii=False))
+            write(_one_line(json.dumps(result, ensure_ascii=False)))
             progress.done()
 
 
@@ -178,6 +178,13 @@ def _check_output() -> None:
     FLAGS.output = clean(FLAGS.output)
     if not FLAGS.output or files.is_folder(FLAGS.output):
         raise KzooError(f"--output is a file. Received: {FLAGS.output!r}, which is none")
+    is_here = not is_remote(FLAGS.output) and os.path.exists(FLAGS.output)
+    if is_here and not os.path.isfile(FLAGS.output):
+        # A new file would take its place, for every program on the machine.
+        raise KzooError(
+            f"--output: {FLAGS.output} is a device or a pipe; leave --output out, and direct "
+            "standard output there"
+        )
     if files.exists(FLAGS.output) and not FLAGS.overwrite:
         raise KzooError(f"{FLAGS.output} is there already; --overwrite replaces it")
     if is_remote(FLAGS.output):
@@ -185,6 +192,11 @@ def _check_output() -> None:
     folder = os.path.dirname(os.path.abspath(FLAGS.output))
     if not os.path.isdir(folder):
         raise KzooError(f"--output: there is no folder {folder}")
+
+
+def _one_line(text: str) -> str:
+    """JSON without the characters that some programs take for the end of a line."""
+    return text.translate({code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)})
 
 
 @contextlib.contextmanager

@@ -221,6 +221,8 @@ def test_a_program_that_is_not_tensorflow_serving_is_an_error(tmp_path, run):
         (["--rest=http://a", "--text=a", "--timeout_seconds=inf"], "timeout_seconds"),
         (["--rest=http://a", "--text=a", "--timeout_seconds=nan"], "Received: nan"),
         (["--rest=http://a:b", "--text=a"], "no URL of a server"),
+        (["--model=m", "--text=a", "--output=/dev/null", "--overwrite"], "is a device or a pipe"),
+        (["--server=", "--text=a"], "the server's address is host:port"),
         (["--model=m", "--text=a", "--output=/"], "--output is a file. Received: '/'"),
         (["--model=m", "--text=a", "--output=", "--overwrite"], "--output is a file. Received: ''"),
         (["--model=m", "--input=/"], "/: cannot be read: Is a directory"),
@@ -245,6 +247,18 @@ def test_the_folder_of_versions_is_no_model_and_the_newest_is_named(served, run)
     status, _, errors = run(f"--model={served.serving.parent}", "--text=a")
     assert status == 2
     assert f"did you mean {served.serving}?" in errors
+    _, _, errors = run(f"--model={served.serving.parent.parent}", "--text=a")
+    assert f"did you mean {served.serving}?" in errors
+
+
+def test_a_result_is_a_line_for_whatever_program(served, capsys):
+    text = "a\u2028b\u2029c\x85d"
+    for name in predict.FLAGS:
+        predict.FLAGS[name].unparse()
+    flags = [f"--model={served.serving}", f"--text={text}"]
+    assert command.run(predict.main, predict.FLAGS, predict.__doc__, flags) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["text"] == text
 
 
 def test_a_broken_model_is_an_error(tmp_path, run):

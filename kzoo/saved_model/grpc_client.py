@@ -33,7 +33,12 @@ class GrpcClient:
             address: `host:port`; the port of TensorFlow Serving's `--port`, 8500 by default.
             model_name: as in the server's `models.config`.
             timeout_seconds: how long an answer may take.
+
+        Raises:
+            KzooError: if there is no address.
         """
+        if not address:
+            raise KzooError("the server's address is host:port. Received: ''")
         self.source = f"{model_name} at {address}"
         self._address = address
         self._model_name = model_name

@@ -63,8 +63,10 @@ def _check(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise KzooError(f"{folder}: no such folder; `python -m kzoo.export` makes one")
-    versions = [child.name for child in folder.iterdir() if (child / MODEL_FILE).is_file()]
-    advice = f"; did you mean {folder / max(versions, key=_as_number)}?" if versions else ""
+    # Of a whole export the versions for a server, which take text.
+    base = folder / "serving" if (folder / "serving").is_dir() else folder
+    versions = [child.name for child in base.iterdir() if (child / MODEL_FILE).is_file()]
+    advice = f"; did you mean {base / max(versions, key=_as_number)}?" if versions else ""
     raise KzooError(f"{folder} is no SavedModel: it has no {MODEL_FILE}{advice}")
 
 

@@ -97,7 +97,7 @@ def predict(
 
     Yields:
         For each text, in the order of `texts`, a dict that can be written as JSON: `text` and the
-        signature's outputs. Where there is an `input_mask`, `sequence_output` has the vectors of
+        signature's outputs. Beside an `input_mask`, `sequence_output` has the vectors of
         this text's tokens alone. Filled masks are a list `masks`, one for each `[MASK]` of the
         text, each with its `position` among the tokens and its `candidates`; `num_masks_cut_off`
         says of a text that was too long how many are beyond its end.
@@ -138,7 +138,7 @@ def _result(text: str, row: dict[str, np.ndarray]) -> dict[str, Any]:
         cut_off = int(row["num_masks_cut_off"])
         notice = {"num_masks_cut_off": cut_off} if cut_off else {}
         return {"text": text, "masks": _filled_masks(row), **notice}
-    if "input_mask" in row:
+    if "input_mask" in row and "sequence_output" in row:
         num_tokens = int(row.pop("input_mask").sum())
         row["sequence_output"] = row["sequence_output"][:num_tokens]
     return {"text": text, **{name: _plain(value) for name, value in row.items()}}

@@ -137,7 +137,7 @@ class Fixed:
     [
         {"vectors": np.ones((1, 3))},
         {"vectors": np.float32(1)},
-        {"input_mask": np.ones((2, 3))},
+        {"input_mask": np.ones(3), "sequence_output": np.ones((2, 3))},
         {"input_mask": np.full((2, 3), np.inf), "sequence_output": np.ones((2, 3))},
         {"num_masks": [1, 1]},
     ],
@@ -146,6 +146,13 @@ def test_outputs_that_are_not_of_the_texts(outputs):
     client = Fixed(**outputs)
     with pytest.raises(KzooError, match="of the model does not give a row for each text"):
         list(predict(client, "serving_default", ["a", "b"]))
+
+
+def test_a_module_without_vectors_gives_what_it_gives():
+    ids = np.array([[3, 9, 4], [3, 4, 0]])
+    client = Fixed(input_word_ids=ids, input_mask=(ids > 0) * 1)
+    results = list(predict(client, "serving_default", ["a", "b"]))
+    assert results[1] == {"text": "b", "input_word_ids": [3, 4, 0], "input_mask": [1, 1, 0]}
 
 
 @contextlib.contextmanager
