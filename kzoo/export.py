@@ -65,13 +65,14 @@ flags.DEFINE_string(
 
 
 def main() -> None:
-    from kzoo.storage.paths import folder_name
+    from kzoo.storage.paths import folder_name, is_remote
 
     # An export computes little; the check's process must find room and the same arithmetic, and a
     # training run on the GPU is left alone.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     if FLAGS.check is not None:
-        others = [name for name in FLAGS if FLAGS[name].present and name not in ("check", "model")]
+        used = ("check", "model", "cache_dir")
+        others = [name for name in FLAGS if FLAGS[name].present and name not in used]
         if others:
             raise KzooError(f"--check exports nothing: leave out --{' and --'.join(others)}")
         _print_check(folder_name(FLAGS.check))
@@ -79,6 +80,9 @@ def main() -> None:
     if FLAGS.model is None:
         raise KzooError("--model is missing: the folder of a run, or a preset")
     output = folder_name(FLAGS.output)
+    # Before TensorFlow, which takes seconds.
+    if not is_remote(FLAGS.model) and not os.path.isdir(FLAGS.model):
+        raise KzooError(f"--model: there is no folder {FLAGS.model}")
     source, step = _open_source()
 
     from kzoo.saved_model.export import ExportOptions, export

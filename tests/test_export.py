@@ -69,6 +69,7 @@ def test_an_untrained_head_is_not_exported(exported, tmp_path):
 def test_a_folder_without_a_model_is_a_clear_error(tmp_path):
     assert "no model preset" in refused(f"--model={tmp_path}", f"--output={tmp_path / 'export'}")
     assert "--model is missing" in refused()
+    assert "there is no folder nowhere" in refused("--model=nowhere")
 
 
 def test_the_step_of_an_unfinished_run_is_said(exported, tmp_path, monkeypatch):
