@@ -99,11 +99,12 @@ def main() -> None:
 
 def _open_source() -> tuple["Source", int | None]:
     """The preset, and the step of the unfinished run that it was made of."""
+    from kzoo.config.model_on_disk import is_run
     from kzoo.models.preset_files import CONFIG_FILE
     from kzoo.saved_model.source import Source
     from kzoo.storage.fetching import fetch_folder
     from kzoo.storage.paths import folder_name
-    from kzoo.training.run_preset import is_run, write_preset_of_run
+    from kzoo.training.run_preset import write_preset_of_run
 
     folder, step = folder_name(FLAGS.model), None
     if is_run(folder):

@@ -25,6 +25,7 @@ from kzoo.saved_model.serving_files import BATCHING_PARAMETERS, MODELS_CONFIG
 from kzoo.saved_model.signature_names import SERVING
 from tests import markdown
 from tests.markdown import Command
+from tests.models import shapes
 from tests.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
@@ -76,7 +77,10 @@ def clone(tmp_path_factory) -> Path:
         documents = source.read_text("utf-8").split("\n\n")
         lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
         (folder / "corpus" / f"{source.stem}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    (folder / "my.yaml").write_text(_block_after(PRETRAIN, "`my.yaml`"), "utf-8")
+    for name in ("my.yaml", "encoder.yaml"):
+        (folder / name).write_text(_block_after(PRETRAIN, f"`{name}`"), "utf-8")
+    # Its arguments are read where a configuration goes on from it.
+    shapes.backbone().save_to_preset(str(folder / "presets" / "encoder"))
     return folder
 
 
@@ -97,7 +101,8 @@ def export(sample_run, clone) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_command_is_one_that_there_is(command, clone):
+def test_command_is_one_that_there_is(command, clone, monkeypatch):
+    monkeypatch.chdir(clone)
     program, *arguments = command.words
     program = program.removeprefix(".venv/bin/")
     if program in ("python", "python3.11"):
@@ -285,6 +290,21 @@ def test_the_plan_of_a_long_run_in_the_guide_is_made(clone):
     assert "estimated peak" in printed
     assert "does not fit" not in printed
     assert not (clone / "runs" / "rembert").exists()
+
+
+def test_a_run_goes_on_as_the_guide_says(sample_run, clone):
+    first, head, whole = [c for c in markdown.commands(PRETRAIN) if "init_from" in str(c)][:3]
+    encoder = clone / "presets" / "encoder"
+    shutil.rmtree(encoder)
+    shutil.copytree(sample_run / "preset", encoder, ignore=shutil.ignore_patterns("task.*"))
+    assert "finished 2 steps" in _run(head, clone)
+    assert "finished 2 steps" in _run(whole, clone)
+
+    (clone / "news").symlink_to(clone / "corpus")
+    assert "init_from.path=runs/mini" in first.words
+    from_sample = [word.replace("runs/mini", "runs/sample") for word in first.words]
+    from_sample += ["--set=model.preset=null", "--model_dir=runs/sample_news"]
+    assert "finished 2 steps" in _run(Command(*first[:-1], from_sample), clone)
 
 
 def test_yaml_of_the_guide_loads(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from kzoo.models.preset_metadata import write_made_anew
+from kzoo.models.preset_metadata import write_metadata
 from kzoo.training import run_preset
 from tests.saved_model.exports import rewrite_manifest, run_export, state
 
@@ -61,7 +61,7 @@ def test_flags_that_do_not_fit_are_refused_before_any_work(exported, tmp_path, f
 
 def test_an_untrained_head_is_not_exported(exported, tmp_path):
     preset = shutil.copytree(exported.preset, tmp_path / "preset")
-    write_made_anew(preset, {"masked_lm_head/table": 1})
+    write_metadata(preset, {"masked_lm_head/table": 1})
     errors = refused(f"--model={preset}", f"--output={tmp_path / 'export'}", "--masked_lm")
     assert "never trained" in errors
 

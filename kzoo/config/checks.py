@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kzoo.config.schema import Config, Corpus, Data, Model, Optimizer, Runtime, Trainer
+from kzoo.config import part_names
+from kzoo.config.schema import Config, Corpus, Data, InitFrom, Model, Optimizer, Runtime, Trainer
 from kzoo.errors import KzooError
 
 _LANGUAGE = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
@@ -27,9 +28,11 @@ def problems(config: Config) -> list[Problem]:
     """Everything that can be seen to be wrong without looking at any other file."""
     return [
         *_model(config.model),
+        *_init_from(config.init_from),
         *_corpus(config.corpus, config.model),
         *_data(config.data, config.model),
         *_schedule(config.optimizer, config.trainer),
+        *_frozen(config.optimizer, config.model),
         *_trainer(config.trainer),
         *_devices(config.runtime, config.data, config.trainer),
     ]
@@ -60,6 +63,13 @@ def _model(model: Model) -> Iterator[Problem]:
             ("model.num_heads", "model.hidden_dim"),
             f"{model.num_heads} heads do not divide model.hidden_dim, {model.hidden_dim}",
         )
+
+
+def _init_from(init_from: InitFrom) -> Iterator[Problem]:
+    if init_from.path is None:
+        for key, field in InitFrom.model_fields.items():
+            if getattr(init_from, key) != field.default:
+                yield Problem((f"init_from.{key}",), "has no effect without init_from.path")
 
 
 def _corpus(corpus: Corpus, model: Model) -> Iterator[Problem]:
@@ -148,6 +158,17 @@ def _schedule(optimizer: Optimizer, trainer: Trainer) -> Iterator[Problem]:
         )
     if optimizer.schedule == "constant" and optimizer.end_learning_rate:
         yield Problem((end_keys[0], "optimizer.schedule"), "has no effect on the schedule constant")
+
+
+def _frozen(optimizer: Optimizer, model: Model) -> Iterator[Problem]:
+    unknown = part_names.unknown(optimizer.frozen, model)
+    for name in unknown:
+        yield Problem(
+            ("optimizer.frozen",),
+            f"no part of this model is {name!r}; there are {part_names.in_words(model)}",
+        )
+    if not unknown and part_names.is_everything(optimizer.frozen, model):
+        yield Problem(("optimizer.frozen",), "leaves nothing to train")
 
 
 def _trainer(trainer: Trainer) -> Iterator[Problem]:

@@ -3,9 +3,10 @@
 import difflib
 from typing import Any
 
-from kzoo.config import keys, wording
+from kzoo.config import keys, model_on_disk, wording
 from kzoo.config.schema import Model
 from kzoo.config.sources import Source
+from kzoo.errors import KzooError
 
 _MODEL_ARGUMENTS = Model.model_fields.keys() - {"preset"}
 
@@ -73,30 +74,55 @@ class Draft:
                 "argument of the model is given by the files before; change the arguments instead"
             )
 
-    def fill_in_preset(self) -> None:
-        """Adds the model's arguments that only its preset gives."""
-        name = self.sections["model"].get("preset")
-        if name is None:
-            if not _MODEL_ARGUMENTS & self.sections["model"].keys():
-                self.lacks_preset = True
-                advice = "name a model.preset (python -m kzoo.zoo lists them) or give the arguments"
-                self.problems.append(f"{self.place_of(('model',))}: model: missing; {advice}")
+    def fill_in_model(self) -> None:
+        """Adds the model's arguments that only its preset gives, or the model it goes on from."""
+        preset, source = (
+            self.sections[section].get(key)
+            for section, key in (("model", "preset"), ("init_from", "path"))
+        )
+        if preset is not None:
+            self._fill_in(self._arguments_of_preset(preset), ("model", "preset"), preset)
+        elif isinstance(source, str) and not self.sections["model"].keys() >= _MODEL_ARGUMENTS:
+            self._fill_in(self._arguments_of_source(source), ("init_from", "path"), source)
+        elif not _MODEL_ARGUMENTS & self.sections["model"].keys():
+            self.lacks_preset = True
+            advice = "name a model.preset (python -m kzoo.zoo lists them) or give the arguments"
+            self.problems.append(f"{self.place_of(('model',))}: model: missing; {advice}")
+
+    def _fill_in(self, arguments: dict[str, Any] | None, key: tuple[str, str], value: Any) -> None:
+        """Puts arguments of the model where no source gives them; None if there are none."""
+        if arguments is None:
+            self.lacks_preset = True
             return
+        self.sections["model"] = {**arguments, **self.sections["model"]}
+        place = f"{self.place_of(key)} ({key[1]} {value})"
+        for argument in arguments:
+            self._places.setdefault(("model", argument), place)
+
+    def _arguments_of_preset(self, name: Any) -> dict[str, Any] | None:
         from kzoo.models.presets import PRESETS
 
-        place = self.place_of(("model", "preset"))
-        if not isinstance(name, str) or name not in PRESETS:
-            self.lacks_preset = True
-            if isinstance(name, str):
-                near = difflib.get_close_matches(name, PRESETS, n=3)
-                advice = f"near it: {', '.join(near)}" if near else "python -m kzoo.zoo lists all"
-                self.problems.append(f"{place}: model.preset: no preset is {name!r}; {advice}")
-            return
-        preset = PRESETS[name]
-        arguments = {**preset.backbone, "output_embedding_dim": preset.output_embedding_dim}
-        self.sections["model"] = {**arguments, **self.sections["model"]}
-        for key in arguments:
-            self._places.setdefault(("model", key), f"{place} (preset {name})")
+        if isinstance(name, str) and name in PRESETS:
+            preset = PRESETS[name]
+            return {**preset.backbone, "output_embedding_dim": preset.output_embedding_dim}
+        if isinstance(name, str):
+            near = difflib.get_close_matches(name, PRESETS, n=3)
+            advice = f"near it: {', '.join(near)}" if near else "python -m kzoo.zoo lists all"
+            place = self.place_of(("model", "preset"))
+            self.problems.append(f"{place}: model.preset: no preset is {name!r}; {advice}")
+        return None
+
+    def _arguments_of_source(self, path: str) -> dict[str, Any] | None:
+        """The arguments of a model on disk; of an encoder alone, without the head's."""
+        try:
+            return model_on_disk.read_arguments(path)
+        except KzooError as error:
+            place = self.place_of(("init_from", "path"))
+            self.problems.append(
+                f"{place}: init_from.path: {error}. The arguments of the model, not all of which "
+                "are given here, are read from there"
+            )
+            return None
 
     def place_of(self, *paths: tuple[str, ...]) -> str:
         """Where the first of these keys that any source gives stands, or else its section."""

@@ -25,7 +25,8 @@ def load(files: Sequence[str], overrides: Sequence[str] = ()) -> Config:
             read as in a file.
 
     Returns:
-        The complete configuration: a preset's arguments and all defaults are filled in.
+        The complete configuration: the arguments of a preset, or of the model that the run goes
+        on from, and all defaults are filled in.
 
     Raises:
         KzooError: a file cannot be read, or keys or values are wrong: every wrong one is listed
@@ -36,7 +37,7 @@ def load(files: Sequence[str], overrides: Sequence[str] = ()) -> Config:
         draft.merge(sources.read_file(file))
     for override in overrides:
         draft.merge(sources.parse_override(override))
-    draft.fill_in_preset()
+    draft.fill_in_model()
     config = None
     try:
         config = Config.model_validate(draft.sections)

@@ -102,6 +102,32 @@ class Model(Section):
     """`auto` leaves the projection E_in → H out where the two are equal; `true` keeps it."""
 
 
+class InitFrom(Section):
+    """A model that a run goes on from. All of it may be left out: weights then begin at random."""
+
+    path: Text | None = None
+    """A preset's folder, or a run's (of one that has not finished, its newest checkpoint is
+    taken). With it, `model.preset` and arguments of the model may be left out: they are then those
+    of that model. A run that has a checkpoint of its own goes on from that instead."""
+
+    checkpoint: Literal["newest", "best"] = "newest"
+    """Of a run: its newest checkpoint, or the one with the lowest held-out loss."""
+
+    optimizer: Literal["fresh", "kept"] = "fresh"
+    """Whether Adam's moments are kept (from a run only). Steps and schedule begin anew in either
+    case."""
+
+    allow_missing: Annotated[
+        list[Literal["masked_lm_head"]], Described("a list that may hold masked_lm_head")
+    ] = []
+    """What is made anew, from `data.seed`, where that model lacks it or has it in another width.
+    What is missing otherwise is an error."""
+
+    position_table: Literal["interpolate", "repeat"] | None = None
+    """How a table of more positions is made, which needs it: the old rows spread evenly with what
+    lies between them, or the old rows over and over. A table of fewer keeps the first rows."""
+
+
 class Corpus(Section):
     """Raw text and its vocabulary: needed only while the example files are not there."""
 
@@ -120,7 +146,8 @@ class Corpus(Section):
     """Bytes that are not UTF-8: stop, put U+FFFD in their place, or leave the document out."""
 
     vocabulary: Text | None = None
-    """Folder of a vocabulary that is there already; null trains one on `train_files`."""
+    """Folder of a vocabulary that is there already; null takes that of `init_from.path`, or else
+    trains one on `train_files`."""
 
     vocabulary_size: VocabularySize | None = None
     """Pieces of a vocabulary that is trained; null means `model.vocabulary_size`."""
@@ -198,6 +225,16 @@ class Optimizer(Section):
 
     clip_norm: Positive | None = 1.0
     """Global norm to which a larger gradient is scaled down; null does not clip."""
+
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """What the rate is multiplied by for each layer on the way down: the masked-LM head has the
+    whole rate, layer i of L (the lowest is layer 0) its `layer_decay` ** (L - i), and embeddings
+    and projection, the lowest of all, its `layer_decay` ** (L + 1). 1 is the same for all."""
+
+    frozen: Annotated[list[Text], Described("a list of parts of the model")] = []
+    """Parts that are not trained: `embeddings` (all tables and their normalisation), `input_table`
+    (that of the pieces alone), `projection`, `layer_0` (the lowest), `layers_0_to_5`, `encoder`
+    (all of these), `masked_lm_head`, `output_table` (with its bias)."""
 
 
 class Trainer(Section):
@@ -292,6 +329,7 @@ class Config(Section):
     """A whole run."""
 
     model: Model
+    init_from: InitFrom
     corpus: Corpus
     data: Data
     optimizer: Optimizer

@@ -29,6 +29,13 @@ class Weights(Protocol):
     def source(self, name: str) -> str: ...
 
 
+class HasVariables(Protocol):
+    """What gets values: a model, or an optimizer."""
+
+    @property
+    def variables(self) -> Sequence[keras.Variable]: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Accounts:
     """What has become of every tensor.
@@ -45,7 +52,7 @@ class Accounts:
 
 
 def check_all(
-    model: keras.Model,
+    model: HasVariables,
     weights: Weights,
     name_of: Callable[[str], str] = str,
     *,
@@ -63,13 +70,14 @@ def check_all(
 
 
 def assign_all(
-    model: keras.Model,
+    model: HasVariables,
     weights: Weights,
     name_of: Callable[[str], str] = str,
     *,
     transpose: bool = False,
     ignored: Mapping[str, str] | None = None,
     allow_missing: Iterable[str] = (),
+    seed: int = 0,
 ) -> Accounts:
     """Gives every variable of a model its values.
 
@@ -85,12 +93,13 @@ def assign_all(
             a variable is used all the same.
         allow_missing: variables that may be without a tensor and are made anew: the path of one,
             or the beginning of some paths up to a `/`, or the name of a tensor.
+        seed: of what is made anew; each variable has one of its own, made of this and its path.
 
     Raises:
         KzooError: a tensor is missing, has no use, has the wrong shape, or holds a value that is
             not finite; or nothing has a name of `allow_missing`. All of them are listed.
     """
-    plan = _Plan(model, weights, name_of, transpose, ignored or {}, tuple(allow_missing))
+    plan = _Plan(model, weights, name_of, transpose, ignored or {}, tuple(allow_missing), seed)
     _raise_all(plan.problems)
     not_finite = []
     for variable in sorted(model.variables, key=lambda variable: -math.prod(variable.shape)):
@@ -166,7 +175,7 @@ class _Plan:
         problems: what is wrong, in words.
     """
 
-    def __init__(self, model, weights, name_of, transpose, ignored, allow_missing):
+    def __init__(self, model, weights, name_of, transpose, ignored, allow_missing, seed=0):
         self._weights = weights
         self.names = {variable.path: name_of(variable.path) for variable in model.variables}
         self.problems = [
@@ -181,7 +190,7 @@ class _Plan:
             if name in there:
                 self._compare_shapes(variable, name, transpose)
             elif any(is_meant(allowed, path, name) for allowed in allow_missing):
-                self.made_anew[path] = zlib.crc32(path.encode())
+                self.made_anew[path] = zlib.crc32(path.encode(), seed)
             else:
                 self.problems.append(
                     f"missing: {name} {_text(variable.shape)}; --allow_missing {path} makes it anew"

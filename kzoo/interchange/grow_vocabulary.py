@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kzoo.errors import KzooError
+from kzoo.interchange.piece_spelling import spellings
 from kzoo.interchange.sentencepiece_proto import (
     WORD_START,
     ModelProto,
@@ -114,7 +115,7 @@ def grow_vocabulary(
     """
     proto = parse_model(vocabulary.model, vocabulary.source)
     wanted, already_there = _new_and_old(vocabulary, proto, pieces)
-    spelled = raw_processor(proto).encode(wanted, out_type=int)
+    spelled = spellings(vocabulary, wanted)
     scores = _scores(proto, wanted)
     for text in wanted:
         proto.pieces.add(piece=text, score=scores[text], type=PieceType.NORMAL)
@@ -123,10 +124,7 @@ def grow_vocabulary(
     size = max(num_rows, grown.size)
     row_ids = np.zeros(size, np.int64)
     row_ids[:num_rows] = np.arange(num_rows)
-    means = {
-        vocabulary.size + index: _without_unknown(vocabulary, ids)
-        for index, ids in enumerate(spelled)
-    }
+    means = {vocabulary.size + index: ids for index, ids in enumerate(spelled)}
     return GrownVocabulary(
         vocabulary=grown,
         change=VocabularyChange(row_ids, means),
@@ -201,16 +199,6 @@ def _scores(proto: ModelProto, pieces: Sequence[str]) -> dict[str, float]:
         for text in by_length[length]:
             growing.pieces.add(piece=text, score=scores[text], type=PieceType.NORMAL)
     return scores
-
-
-def _without_unknown(vocabulary: Vocabulary, ids: Sequence[int]) -> np.ndarray:
-    """The ids of a spelling, without the unknown piece if there is any other.
-
-    Nothing but `▁` before it says less about a word than that it was unknown.
-    """
-    known = [index for index in ids if index != vocabulary.unk_id]
-    says_something = any(vocabulary.processor.id_to_piece(index) != WORD_START for index in known)
-    return np.array(known if says_something else ids, np.int64)
 
 
 def _only_inside(grown: Vocabulary, pieces: Sequence[str], first_id: int) -> list[str]:

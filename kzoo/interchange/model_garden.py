@@ -36,7 +36,7 @@ from kzoo.interchange.tf_checkpoint import TensorFlowCheckpoint
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.by_shape import build_by_shape
 from kzoo.models.masked_lm import TIED, RemBertMaskedLM
-from kzoo.models.preset_metadata import read_made_anew, write_made_anew
+from kzoo.models.preset_metadata import read_made_anew, write_metadata
 from kzoo.text.vocabulary import Vocabulary
 
 _VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -236,7 +236,7 @@ def write_model_garden(built: BuiltModel, folder: str) -> list[str]:
             raise KzooError(f"cannot write {folder}: {error.message}") from error
         Path(aside, ENCODER_FILE).write_text(text, "utf-8")
         paths = {variable.path for variable in backbone.variables}
-        write_made_anew(
+        write_metadata(
             aside, {path: seed for path, seed in built.made_anew.items() if path in paths}
         )
         if built.vocabulary is not None:

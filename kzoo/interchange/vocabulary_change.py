@@ -12,9 +12,13 @@ from kzoo.interchange.derived_weights import Derived, DerivedWeights
 if TYPE_CHECKING:
     from kzoo.interchange.accounting import Weights
 
-# Paths of the variables of a `RemBertMaskedLM` that have a row for each piece. Each has its own
-# width; a tied model has no output table.
-_PATHS = ("embeddings/token_embedding/embeddings", "masked_lm_head/table", "masked_lm_head/bias")
+TABLES_OF_PIECES = (
+    "embeddings/token_embedding/embeddings",
+    "masked_lm_head/table",
+    "masked_lm_head/bias",
+)
+"""Paths of the variables of a `RemBertMaskedLM` that have a row for each piece. Each has its own
+width; a tied model has no output table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,7 @@ class VocabularyChange:
         """
         names = set(weights.names())
         derived = {}
-        for name in map(name_of, _PATHS):
+        for name in map(name_of, TABLES_OF_PIECES):
             if name not in names:
                 continue
             old_rows, *width = weights.shape(name)

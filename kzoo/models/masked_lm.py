@@ -23,6 +23,9 @@ class RemBertMaskedLM(MaskedLM):
     `backbone(...)["sequence_output"]`, then `head.transform`, `head.table` and `head.bias`.
     The model is not compiled, since a loss that hides in a default is a loss nobody chose.
 
+    `from_preset`, given an encoder alone and an `output_embedding_dim`, makes a head with random
+    weights, as KerasHub's tasks do. `python -m kzoo.pretrain` with `init_from.path` does not.
+
     Args:
         backbone: the encoder.
         output_embedding_dim: width of the output embeddings (the paper's E_out), or "tied": the

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from kzoo.errors import KzooError
 
@@ -10,22 +11,33 @@ METADATA_FILE = "kzoo.json"
 _MADE_ANEW = "made_anew"
 
 
-def write_made_anew(folder: str | os.PathLike, made_anew: Mapping[str, int]) -> None:
-    """Says which weights of a preset have never been trained.
+def write_metadata(
+    folder: str | os.PathLike,
+    made_anew: Mapping[str, int],
+    begun_from: Mapping[str, Any] | None = None,
+) -> None:
+    """Says which weights of a preset have never been trained, and which model it comes from.
+
+    Where there is neither, no file is written.
 
     Args:
         folder: of the preset.
-        made_anew: path of a variable → seed that its values came from. An empty mapping writes
-            no file.
+        made_anew: path of a variable → seed that its values came from. Nobody should take what
+            such weights compute for an answer.
+        begun_from: of a model whose training went on from another: the `path` and `step` of that
+            one, and its weights that were `made_anew` then, and have been trained since.
     """
-    if made_anew:
+    if made_anew or begun_from:
+        content: dict[str, Any] = {_MADE_ANEW: dict(made_anew)}
+        if begun_from:
+            content["begun_from"] = dict(begun_from)
         with open(os.path.join(folder, METADATA_FILE), "w", encoding="utf-8") as file:
-            json.dump({_MADE_ANEW: dict(made_anew)}, file, indent=1)
+            json.dump(content, file, indent=1)
             file.write("\n")
 
 
 def read_made_anew(folder: str | os.PathLike) -> dict[str, int]:
-    """The weights of a preset that have never been trained, as `write_made_anew` takes them.
+    """The weights of a preset that have never been trained, as `write_metadata` takes them.
 
     Returns:
         An empty dictionary where there is no `kzoo.json`.

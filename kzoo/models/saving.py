@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from keras_hub.tokenizers import Tokenizer
 
@@ -12,7 +13,7 @@ from kzoo.folders import restore_folder, written_aside
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_files import CONFIG_FILE, TASK_CONFIG_FILE
-from kzoo.models.preset_metadata import write_made_anew
+from kzoo.models.preset_metadata import write_metadata
 
 
 def save_preset(
@@ -21,6 +22,7 @@ def save_preset(
     folder: str | os.PathLike,
     overwrite: bool = False,
     made_anew: Mapping[str, int] | None = None,
+    begun_from: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a KerasHub preset: `config.json`, `model.weights.h5`, `task.weights.h5`, tokenizer.
 
@@ -34,7 +36,7 @@ def save_preset(
         tokenizer: its tokenizer, if it has one.
         folder: where the preset goes; parents are made.
         overwrite: whether a preset that is there is replaced.
-        made_anew: weights that were never trained, as `write_made_anew` takes them.
+        made_anew, begun_from: what is not as one would think, as `write_metadata` takes it.
 
     Raises:
         KzooError: if `folder` is there and `overwrite` is not set.
@@ -48,7 +50,7 @@ def save_preset(
             _say_float32(aside / name)
         if tokenizer is not None:
             tokenizer.save_to_preset(str(aside))
-        write_made_anew(aside, made_anew or {})
+        write_metadata(aside, made_anew or {}, begun_from)
 
 
 def _say_float32(file: Path) -> None:
@@ -63,19 +65,3 @@ def _say_float32(file: Path) -> None:
 
     config = json.loads(file.read_text("utf-8"), object_hook=in_float32)
     file.write_text(json.dumps(config, indent=4), "utf-8")
-
-
-def load_preset(folder: str | os.PathLike) -> RemBertMaskedLM:
-    """Reads a model that `save_preset` has written, with its head.
-
-    Raises:
-        KzooError: if `folder` is no preset, or one without a masked-LM head.
-    """
-    folder = Path(folder)
-    if not (folder / CONFIG_FILE).is_file():
-        raise KzooError(f"{folder} is no model preset: it has no {CONFIG_FILE}")
-    if not (folder / TASK_CONFIG_FILE).is_file():
-        raise KzooError(
-            f"{folder} holds an encoder without its masked-LM head: it has no {TASK_CONFIG_FILE}"
-        )
-    return RemBertMaskedLM.from_preset(str(folder))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from kzoo.config import part_names
 from kzoo.config.schema import Config
 from kzoo.corpora.batching import padding_sizes
 from kzoo.corpora.examples import ExampleFiles
@@ -12,6 +13,7 @@ from kzoo.corpora.pipeline import batches
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.training import parts
 from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.flops import peak_flops_per_second, training_flops
@@ -34,11 +36,14 @@ def build_model(config: Config) -> RemBertMaskedLM:
 
 
 def build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
-    """The optimizer of a model's weights, with new slots."""
+    """The optimizer of a model's weights that are not frozen, with new slots."""
     settings = config.optimizer
+    frozen = part_names.simple_parts(settings.frozen, config.model)
+    trained = parts.trained_variables(model, trainable_weights(model), frozen)
     return AdamW(
-        trainable_weights(model),
+        trained,
         decayed_variables(model),
+        rate_factors=parts.rate_factors(model, trained, settings.layer_decay),
         beta_1=settings.beta_1,
         beta_2=settings.beta_2,
         epsilon=settings.epsilon,

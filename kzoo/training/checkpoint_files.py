@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kzoo.errors import KzooError
@@ -149,6 +150,29 @@ def restore(
     for name, variable in named.items():
         variable.assign(_read_tensor(folder, name, variable.dtype), read_value=False)
     return {**content["state"], "step": content["step"]}
+
+
+def contents(folder: str) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """What a checkpoint says that it holds; its files' lengths are checked, and nothing is read.
+
+    Returns:
+        The shape of every tensor; and the state that was saved, with its `step`.
+
+    Raises:
+        BrokenCheckpointError: if a file is missing, cut short or damaged.
+    """
+    content = _read_state(folder)
+    shapes = {name: tuple(tensor["shape"]) for name, tensor in content["tensors"].items()}
+    return shapes, {**content["state"], "step": content["step"]}
+
+
+def read_float32(folder: str, name: str) -> np.ndarray:
+    """One float32 tensor of a checkpoint, its CRC checked.
+
+    Raises:
+        BrokenCheckpointError: if it cannot be read.
+    """
+    return _read_tensor(folder, name, tf.float32).numpy()
 
 
 def is_complete(folder: str) -> bool:

@@ -57,11 +57,20 @@ class AdamW:
         m ← β1 m + (1 - β1) g,   v ← β2 v + (1 - β2) g²
         w ← w - r · √(1 - β2ᵗ) / (1 - β1ᵗ) · m / (√v + ε)
 
-    which is TensorFlow's Adam: its ε stands outside the bias correction of v.
+    which is TensorFlow's Adam: its ε stands outside the bias correction of v. A variable with a
+    rate factor f has the rate r · f in all of it, in the decay too.
+
+    Moments that come from an earlier run are those of t = T, its number of updates, and not of
+    t = 0. Taken for new ones, their bias correction √(1 - β2ᵗ) / (1 - β1ᵗ), which is there to make
+    up for averages that begin at zero, would hold the updates down for some thousand steps: with
+    the usual β to 0.15 of what they should be around the tenth, while one for m alone would blow
+    them up. So T is added to t (`updates_before`). It is no variable: whoever saves the variables
+    saves it beside them.
 
     Args:
         variables: what is trained, float32.
-        decayed: those of them that decay.
+        decayed: those of them that decay; others may be among them.
+        rate_factors: what the rate of each of `variables` is multiplied by; None for 1.
         beta_1: β1.
         beta_2: β2.
         epsilon: ε.
@@ -74,6 +83,7 @@ class AdamW:
         variables: Sequence[keras.Variable],
         decayed: Sequence[keras.Variable],
         *,
+        rate_factors: Sequence[float] | None = None,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
@@ -83,8 +93,11 @@ class AdamW:
         self.trained = list(variables)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.weight_decay, self.clip_norm = weight_decay, clip_norm
+        # Read when the step is traced: to be set before.
+        self.updates_before = 0
         chosen = {id(variable) for variable in decayed}
         self._decays = [id(variable) in chosen for variable in self.trained]
+        self._rate_factors = list(rate_factors or [1.0] * len(self.trained))
         self._momenta = [_slot("momentum", variable) for variable in self.trained]
         self._velocities = [_slot("velocity", variable) for variable in self.trained]
 
@@ -92,6 +105,11 @@ class AdamW:
     def variables(self) -> list[keras.Variable]:
         """The two slots of every trained variable: what a checkpoint must hold."""
         return [*self._momenta, *self._velocities]
+
+    @property
+    def num_decayed(self) -> int:
+        """How many variables decay."""
+        return sum(self._decays)
 
     def apply(
         self,
@@ -105,19 +123,28 @@ class AdamW:
 
         Args:
             gradients: one a variable, summed over the whole global batch.
-            step: [] int64, updates made before this one.
+            step: [] int64, updates made before this one, without `updates_before`.
             learning_rate: [] float32.
             factor: [] float32, what each gradient is multiplied by first: see `clip_factor`.
         """
-        t = tf.cast(step + 1, tf.float32)
+        t = tf.cast(step + (1 + self.updates_before), tf.float32)
         powers = {"beta1_power": self.beta_1**t, "beta2_power": self.beta_2**t}
-        decay = learning_rate * self.weight_decay
-        decayed_rate = learning_rate / (1.0 - decay)
+        rates = {
+            factor: self._rates(learning_rate if factor == 1 else factor * learning_rate)
+            for factor in self._rate_factors
+        }
         last: list[tf.Operation] = []
         slots = zip(
-            self.trained, gradients, self._decays, self._momenta, self._velocities, strict=True
+            self.trained,
+            gradients,
+            self._decays,
+            self._rate_factors,
+            self._momenta,
+            self._velocities,
+            strict=True,
         )
-        for variable, gradient, decays, momentum, velocity in slots:
+        for variable, gradient, decays, rate_factor, momentum, velocity in slots:
+            rate, decay, decayed_rate = rates[rate_factor]
             # One variable after the other, so that only one needs room for a temporary at a time.
             # The handle is this replica's own copy: every replica updates for itself.
             handle = variable.value.handle
@@ -128,7 +155,7 @@ class AdamW:
                         var=handle,
                         m=momentum.value.handle,
                         v=velocity.value.handle,
-                        lr=decayed_rate if decays else learning_rate,
+                        lr=decayed_rate if decays else rate,
                         beta1=self.beta_1,
                         beta2=self.beta_2,
                         epsilon=self.epsilon,
@@ -145,6 +172,11 @@ class AdamW:
                     last = _operations(
                         tf.raw_ops.AssignSubVariableOp(resource=handle, value=decay * value)
                     )
+
+    def _rates(self, rate: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """A rate, the share that decays at it, and the rate before that decay."""
+        decay = rate * self.weight_decay
+        return rate, decay, rate / (1.0 - decay)
 
     def clip_factor(self, norm: tf.Tensor) -> tf.Tensor:
         """[] float32: what brings a gradient of this global norm within `clip_norm`."""

@@ -18,6 +18,7 @@ from kzoo.corpora.examples import VOCABULARY_FOLDER, ExampleFiles
 from kzoo.corpora.table import format_table
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
+from kzoo.layers.initializers import left_empty
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
 from kzoo.models.saving import save_preset
@@ -26,7 +27,7 @@ from kzoo.storage.publishing import made_folder
 from kzoo.storage.remote import check_scheme, reason
 from kzoo.text.tokenizer import RemBertTokenizer
 from kzoo.text.vocabulary import MODEL_FILE
-from kzoo.training import checkpoint_files
+from kzoo.training import checkpoint_files, initialization, parts
 from kzoo.training.build import (
     build_data_stream,
     build_evaluation,
@@ -43,15 +44,13 @@ from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.cluster import Cluster, why_collectives_ended
 from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
-from kzoo.training.optimizer import AdamW, decayed_variables
+from kzoo.training.optimizer import AdamW
 from kzoo.training.ready_examples import ready_examples
+from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
+from kzoo.training.starting_point import StartingPoint
 from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import MetricWriter
-
-CONFIG_FILE = "config.yaml"
-PRESET_FOLDER = "preset"
-CHECKPOINT_FOLDER = "checkpoints"
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,18 +93,22 @@ def _pretrain(config: Config, model_dir: str) -> None:
     step = state["step"] if state else 0
     run.cluster.check_agreement(step, f"the newest checkpoint in {model_dir}")
     _check_vocabulary_of_run(state, run.examples, model_dir)
+    begun_from = _begun_from(run, state)
     if step < config.trainer.train_steps:
-        step = _train(run, state)
+        step = _train(run, state, begun_from)
     elif run.cluster.is_chief:
         print(f"the run in {model_dir} is finished: it has made {step:,} steps")
     # On a finished run too, since a kill may have come between its last checkpoint and its preset.
     if step >= config.trainer.train_steps:
-        run.cluster.chief_first(functools.partial(_finish, run, step), "write the preset")
+        run.cluster.chief_first(
+            functools.partial(_finish, run, step, begun_from), "write the preset"
+        )
 
 
-def _finish(run: "_Run", step: int) -> None:
+def _finish(run: "_Run", step: int, begun_from: dict | None) -> None:
     preset = os.path.join(run.model_dir, PRESET_FOLDER)
-    write_preset(run.model, run.examples, preset, run.config.runtime.cache_dir)
+    cache_dir = run.config.runtime.cache_dir
+    write_preset(run.model, run.examples, preset, begun_from, cache_dir)
     print(f"finished {step:,} steps; the model is in {preset}")
 
 
@@ -122,6 +125,8 @@ class _Run:
     optimizer: AdamW
     loss_scale: DynamicLossScale | None
     checkpoints: Checkpoints
+    # None where weights are random, or will be those of the run's own checkpoint.
+    beginning: initialization.Beginning | None
 
     @property
     def variables(self) -> list:
@@ -143,15 +148,21 @@ def _set_up(config: Config, model_dir: str) -> _Run:
     strategy = make_strategy(runtime.strategy, device_names(config), runtime.tpu)
     cluster = Cluster(strategy)
     _check_shares(config, strategy)
-    examples = _shared_examples(config, cluster)
-    keras.utils.set_random_seed(config.data.seed)
-    with strategy.scope():
-        model = build_model(config)
-        optimizer = build_optimizer(config, model)
-        loss_scale = DynamicLossScale() if runtime.precision == "mixed_float16" else None
     checkpoints = Checkpoints(
         os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
     )
+    # A run that has begun goes on from its own checkpoint.
+    start = None if checkpoints.steps() else initialization.find(config, model_dir)
+    examples = _shared_examples(config, cluster, start)
+    keras.utils.set_random_seed(config.data.seed)
+    with strategy.scope(), left_empty() if start else contextlib.nullcontext():
+        model = build_model(config)
+        optimizer = build_optimizer(config, model)
+        loss_scale = DynamicLossScale() if runtime.precision == "mixed_float16" else None
+    beginning = None
+    if start is not None:
+        vocabulary = examples.vocabulary()
+        beginning = initialization.initialize(start, config, model, optimizer, vocabulary)
     return _Run(
         config,
         model_dir,
@@ -162,12 +173,23 @@ def _set_up(config: Config, model_dir: str) -> _Run:
         optimizer,
         loss_scale,
         checkpoints,
+        beginning,
     )
 
 
-def _shared_examples(config: Config, cluster: Cluster) -> ExampleFiles:
+def _begun_from(run: _Run, state: dict | None) -> dict | None:
+    """What the run keeps on saying of the model that it has begun with, if it was one."""
+    record = run.beginning.record if run.beginning else None
+    if state is not None:
+        record = state.get("begun_from")
+    run.optimizer.updates_before = (record or {}).get("updates_before", 0)
+    return record
+
+
+def _shared_examples(config: Config, cluster: Cluster, start: StartingPoint | None) -> ExampleFiles:
     """The examples of all workers, made by the chief where they are not there yet."""
-    cluster.chief_first(lambda: ready_examples(config), "open the examples")
+    known_vocabulary = start.vocabulary if start else None
+    cluster.chief_first(lambda: ready_examples(config, known_vocabulary), "open the examples")
     examples = ready_examples(config)
     settings = json.dumps([config.model_dump(), examples.info.model_dump()], sort_keys=True)
     digest = hashlib.sha256(settings.encode()).digest()
@@ -177,7 +199,7 @@ def _shared_examples(config: Config, cluster: Cluster) -> ExampleFiles:
     return examples
 
 
-def _train(run: _Run, state: dict | None) -> int:
+def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
     """Trains from the state of a checkpoint on, and returns the steps made in all."""
     config = run.config
     start = Progressed.of(state) if state else Progressed()
@@ -213,7 +235,10 @@ def _train(run: _Run, state: dict | None) -> int:
             build_data_stream(config, source, run.cluster),
             cluster=run.cluster,
             variables=run.variables,
-            run_state={"vocabulary_sha256": run.examples.info.vocabulary_sha256},
+            run_state={
+                "vocabulary_sha256": run.examples.info.vocabulary_sha256,
+                **({"begun_from": begun_from} if begun_from else {}),
+            },
             checkpoints=run.checkpoints,
             writer=writer,
             evaluation=evaluation,
@@ -286,14 +311,17 @@ def _describe_run(run: _Run, source: TrainingExamples, start: Progressed) -> Non
         counts = (examples.sentences("train", language), examples.num_windows("train", language))
         rows.append((language, *(f"{count:,}" for count in counts), f"{probability:.2%}"))
     encoder = model.backbone.count_params()
-    num_decayed = len(decayed_variables(model))
+    num_decayed = run.optimizer.num_decayed
     num_excluded = len(run.optimizer.trained) - num_decayed
     lines = [
         format_table(rows, names=1),
         f"model: {model.count_params():,} parameters, of which the exported encoder keeps "
         f"{encoder:,}",
         f"weight decay: {num_decayed} matrices; not {num_excluded} biases and layer normalisations",
+        *parts.describe_training(model, run.optimizer.trained, run.config),
     ]
+    if run.beginning and not start.step:
+        lines.append(run.beginning.table)
     if run.strategy.num_replicas_in_sync > 1 or run.config.trainer.accumulation_steps > 1:
         lines.append(_sharing(run))
     if start.step:
@@ -308,16 +336,20 @@ def _sharing(run: _Run) -> str:
     """Who computes which part of a global batch."""
     config, cluster = run.config, run.cluster
     micro_batches = config.trainer.accumulation_steps
-    parts = run.strategy.num_replicas_in_sync * micro_batches
+    shares = run.strategy.num_replicas_in_sync * micro_batches
     return (
         f"global batch of {config.data.global_batch_size:,}: {cluster.num_workers} workers with "
         f"{cluster.replicas_per_worker} replicas each, {micro_batches} micro-batches of "
-        f"{config.data.global_batch_size // parts:,}; a worker takes consecutive examples"
+        f"{config.data.global_batch_size // shares:,}; a worker takes consecutive examples"
     )
 
 
 def write_preset(
-    model: RemBertMaskedLM, examples: ExampleFiles, folder: str, cache_dir: str | None = None
+    model: RemBertMaskedLM,
+    examples: ExampleFiles,
+    folder: str,
+    begun_from: dict | None,
+    cache_dir: str | None = None,
 ) -> None:
     """Writes the run's preset, in the place of an older one.
 
@@ -325,6 +357,7 @@ def write_preset(
         model: the run's.
         examples: whose vocabulary it was trained with.
         folder: of the preset.
+        begun_from: what it says of the model that the run has begun from, if it was one.
         cache_dir: where a preset that goes to object storage is written first.
     """
     vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
@@ -334,7 +367,8 @@ def write_preset(
         needed_bytes = weights + os.path.getsize(vocabulary)
         with made_folder(folder, PRESET_CONFIG_FILE, cache_dir) as made:
             checkpoint_files.check_free_space(os.path.dirname(made), needed_bytes, "the preset")
-            save_preset(model, RemBertTokenizer(vocabulary), made, overwrite=True)
+            tokenizer = RemBertTokenizer(vocabulary)
+            save_preset(model, tokenizer, made, overwrite=True, begun_from=begun_from)
     except OSError as error:
         raise KzooError(
             f"cannot write {folder}: {reason(error)}. The last checkpoint is "

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from kzoo.config.checks import check_vocabulary
 from kzoo.config.schema import Config
@@ -30,10 +31,17 @@ _SAID_BY_FLAGS = {
 _LOG = logging.getLogger(__name__)
 
 
-def ready_examples(config: Config) -> ExampleFiles:
+def ready_examples(
+    config: Config, known_vocabulary: Callable[[], Vocabulary] | None = None
+) -> ExampleFiles:
     """Opens `data.examples`; if they are not there yet, makes them from `corpus`.
 
     A vocabulary that has to be trained is kept at `data.examples` + `.vocabulary`.
+
+    Args:
+        config: of the run.
+        known_vocabulary: what gives the vocabulary of the model that the run goes on from, which
+            is taken where the configuration names none.
 
     Raises:
         KzooError: there are neither examples nor text, or they do not fit the configuration.
@@ -44,7 +52,7 @@ def ready_examples(config: Config) -> ExampleFiles:
         _warn_of_other_text(config, examples)
     else:
         try:
-            _make(config)
+            _make(config, known_vocabulary)
         except KzooError as error:
             raise KzooError(_in_keys(str(error))) from error
         examples = ExampleFiles.open(folder, cache_dir)
@@ -86,7 +94,7 @@ def _in_keys(message: str) -> str:
     return message
 
 
-def _make(config: Config) -> None:
+def _make(config: Config, known_vocabulary: Callable[[], Vocabulary] | None) -> None:
     corpus, folder = config.corpus, folder_name(config.data.examples)
     if corpus.train_files is None:
         raise KzooError(
@@ -102,7 +110,9 @@ def _make(config: Config) -> None:
     check_before_work(train_files, held_out_files, folder)
     reading = {"text_field": corpus.text_field, "on_bad_text": corpus.on_bad_text}
     vocabulary = corpus.vocabulary
-    if vocabulary is None:
+    if vocabulary is None and known_vocabulary is not None:
+        vocabulary = known_vocabulary().source
+    elif vocabulary is None:
         vocabulary = folder + ".vocabulary"
         train_vocabulary(
             train_files,

@@ -13,17 +13,8 @@ from kzoo.storage.fetching import fetch_folder
 from kzoo.training.build import build_model
 from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.pretraining import (
-    CHECKPOINT_FOLDER,
-    CONFIG_FILE,
-    PRESET_FOLDER,
-    write_preset,
-)
-
-
-def is_run(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder is that of a run."""
-    return files.exists(os.path.join(folder, CONFIG_FILE))
+from kzoo.training.pretraining import write_preset
+from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
 
 
 def write_preset_of_run(
@@ -69,7 +60,7 @@ def write_preset_of_run(
             f"the examples in {examples.folder} were made with another vocabulary than the run in "
             f"{model_dir} was trained with: its ids would mean other pieces"
         )
-    write_preset(model, examples, preset, cache_dir)
+    write_preset(model, examples, preset, state.get("begun_from"), cache_dir)
     return preset, None if state["step"] >= config.trainer.train_steps else state["step"]
 
 

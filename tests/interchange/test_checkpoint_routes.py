@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kzoo.models.saving import load_preset
+from kzoo.models.masked_lm import RemBertMaskedLM
 from tests import reference
 from tests.interchange.tf1_checkpoints import tensors_of, with_optimizer, write_checkpoint
 from tests.models import shapes
@@ -43,7 +43,7 @@ def test_a_release_becomes_a_preset_once_a_mapping_says_what_is_unknown(model, t
     assert done.returncode == 0, done.stderr
     assert "a slot of the optimizer" in done.stdout
     assert "nobody knows" in done.stdout
-    read = load_preset(output)
+    read = RemBertMaskedLM.from_preset(str(output))
     assert read.backbone.activation == "gelu"
     for mine, other in zip(read.variables, model.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy(), other.path)

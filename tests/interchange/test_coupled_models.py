@@ -12,7 +12,7 @@ from kzoo import KzooError, RemBertTokenizer, sample
 from kzoo.interchange.coupled_import import open_coupled
 from kzoo.interchange.source_model import build
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.models.saving import load_preset
+from kzoo.models.masked_lm import RemBertMaskedLM
 from tests.interchange.sentencepiece_models import xlm_roberta_model
 
 _SHAPE = {
@@ -235,7 +235,7 @@ def test_the_command_decouples_a_model(folder, tmp_path):
     assert result.returncode == 0, result.stderr
     for said in ("positions begin at 2", "pieces kept", "1 new piece:", "nats before", "energy"):
         assert said in result.stdout
-    model = load_preset(output)
+    model = RemBertMaskedLM.from_preset(str(output))
     tokenizer = RemBertTokenizer.from_preset(str(output))
     assert model.backbone.embedding_dim == 6
     assert model.output_embedding_dim == 24

@@ -15,7 +15,7 @@ import tensorflow as tf
 from kzoo import KzooError
 from kzoo.models.backbone import RemBertBackbone
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.models.preset_metadata import write_made_anew
+from kzoo.models.preset_metadata import write_metadata
 from kzoo.saved_model import serving
 from kzoo.saved_model.encoder import EncoderModule
 from kzoo.saved_model.export import ExportOptions, export
@@ -169,7 +169,7 @@ def test_lower_layers_and_an_untrained_pooler_in_the_place_of_the_old_export(
     copied, exported, backbone, tmp_path
 ):
     preset = shutil.copytree(exported.preset, tmp_path / "preset")
-    write_made_anew(preset, {"pooler/dense/kernel": 1, "pooler/dense/bias": 1})
+    write_metadata(preset, {"pooler/dense/kernel": 1, "pooler/dense/bias": 1})
     (copied / "serving" / "7").mkdir()
     options = ExportOptions(keep_layers=2, overwrite=True)
     manifest = export(Source.open(preset), copied, options)

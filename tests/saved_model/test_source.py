@@ -8,7 +8,7 @@ import pytest
 
 from kzoo import KzooError
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.models.preset_metadata import write_made_anew
+from kzoo.models.preset_metadata import write_metadata
 from kzoo.saved_model.source import UNTRAINED_POOLER, Source
 from tests.saved_model.exports import write_preset
 
@@ -51,7 +51,7 @@ def test_rates_and_layers_are_those_that_were_asked_for(exported):
 
 
 def test_an_untrained_pooler_becomes_the_mean(preset):
-    write_made_anew(preset, {"pooler/dense/kernel": 0})
+    write_metadata(preset, {"pooler/dense/kernel": 0})
     source = Source.open(preset)
     assert source.pooler_note == UNTRAINED_POOLER
     assert source.load_backbone().pooler == "mean"
@@ -59,7 +59,7 @@ def test_an_untrained_pooler_becomes_the_mean(preset):
 
 
 def test_an_untrained_head_is_refused(preset):
-    write_made_anew(preset, {"masked_lm_head/table": 0})
+    write_metadata(preset, {"masked_lm_head/table": 0})
     with pytest.raises(KzooError, match=r"never trained \(masked_lm_head/table\)"):
         Source.open(preset).check_head()
 

@@ -43,10 +43,12 @@ def _update(optimizer: AdamW, gradients, step: int, learning_rate: float) -> Non
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("clip_norm", [0.1, 8.0, None])
-def test_several_updates_equal_a_plain_computation(clip_norm, graph):
+@pytest.mark.parametrize("rate_factors", [None, [1.0, 0.5, 0.25]], ids=["one_rate", "rates"])
+def test_several_updates_equal_a_plain_computation(rate_factors, clip_norm, graph):
     # The gradients' norms are about 8: a bound of 0.1 bites at each, 8.0 at some.
     variables = _variables()
     settings = {"beta_1": 0.8, "beta_2": 0.98, "epsilon": 1e-3, "weight_decay": 0.3}
+    settings["rate_factors"] = rate_factors
     decays = [True, False, True]
     expected = NumpyAdamW(_values(variables), decays, **settings, clip_norm=clip_norm)
     optimizer = AdamW(variables, [variables[0], variables[2]], **settings, clip_norm=clip_norm)
@@ -56,6 +58,40 @@ def test_several_updates_equal_a_plain_computation(clip_norm, graph):
         expected.update(_gradients(step), step, rate)
         for variable, weight in zip(variables, expected.weights, strict=True):
             np.testing.assert_allclose(variable, weight, rtol=1e-5, atol=1e-6)
+
+
+def test_moments_of_an_earlier_run_go_on_where_they_were():
+    """Five updates in one go; and three, then two of another optimizer that has the slots."""
+    whole, parted = _variables(), _variables()
+    settings = {"weight_decay": 0.3, "clip_norm": 1.0}
+    optimizer = AdamW(whole, [whole[0], whole[2]], **settings)
+    for step in range(5):
+        _update(optimizer, _gradients(step), step, 0.1)
+
+    first = AdamW(parted, [parted[0], parted[2]], **settings)
+    for step in range(3):
+        _update(first, _gradients(step), step, 0.1)
+    second = AdamW(parted, [parted[0], parted[2]], **settings)
+    second.updates_before = 3
+    for mine, other in zip(second.variables, first.variables, strict=True):
+        mine.assign(other)
+    for step in range(2):
+        _update(second, _gradients(3 + step), step, 0.1)
+    for variable, other in zip(parted, whole, strict=True):
+        np.testing.assert_array_equal(variable, other)
+
+
+def test_without_factors_a_step_is_the_graph_that_it_was():
+    def operations(**settings):
+        variables = _variables()
+        optimizer = AdamW(variables, [variables[0], variables[2]], **settings)
+        graph = tf.function(_update).get_concrete_function(
+            optimizer, [tf.zeros(shape) for shape in SHAPES.values()], 0, 0.1
+        )
+        return [operation.type for operation in graph.graph.get_operations()]
+
+    assert operations(rate_factors=[1.0, 1.0, 1.0]) == operations()
+    assert len(operations(rate_factors=[0.5, 1.0, 1.0])) > len(operations())
 
 
 def test_it_agrees_with_keras_where_the_formulas_do():

@@ -8,7 +8,7 @@ import pytest
 
 from kzoo.config import loader
 from kzoo.models.backbone import RemBertBackbone
-from kzoo.models.saving import load_preset
+from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.training.build import build_model, build_optimizer
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.loss_scale import INITIAL_SCALE
@@ -231,7 +231,7 @@ def test_the_preset_computes_what_the_run_has_learned(whole_run):
     for name, expected in model.backbone(batch).items():
         np.testing.assert_array_equal(encoder(batch)[name], expected, err_msg=name)
     batch["mask_positions"] = random.integers(0, 4, (3, 2))
-    loaded = load_preset(whole_run / "preset")
+    loaded = RemBertMaskedLM.from_preset(str(whole_run / "preset"))
     np.testing.assert_array_equal(loaded(batch), model(batch))
 
 

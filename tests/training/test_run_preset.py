@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from kzoo import KzooError
+from kzoo.config.model_on_disk import is_run
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.training.run_preset import is_run, write_preset_of_run
+from kzoo.training.run_preset import write_preset_of_run
 from tests.training import runs
 
 

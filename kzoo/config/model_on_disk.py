@@ -1,0 +1,38 @@
+"""The arguments of a model that is there already: of a run, or of a preset's folder."""
+
+import os
+from typing import Any
+
+from kzoo.config import sources
+from kzoo.errors import KzooError
+
+RUN_FILE = "config.yaml"
+"""What makes a folder that of a run."""
+
+
+def is_run(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder is that of a run."""
+    return os.path.isfile(os.path.join(folder, RUN_FILE))
+
+
+def read_arguments(folder: str) -> dict[str, Any]:
+    """The arguments of the section `model` that a model on disk has.
+
+    A preset of an encoder alone has no `output_embedding_dim`.
+
+    Raises:
+        KzooError: it is neither a run nor a preset.
+    """
+    if is_run(folder):
+        path = os.path.join(folder, RUN_FILE)
+        arguments = sources.read_file(path).value.get("model")
+        if not isinstance(arguments, dict):
+            raise KzooError(f"{path} has no section model")
+        return {key: value for key, value in arguments.items() if key != "preset"}
+    # It brings TensorFlow along, which costs seconds: only where it is needed.
+    from kzoo.models.preset_files import read_arguments as read_preset
+
+    arguments, output_embedding_dim = read_preset(folder)
+    if output_embedding_dim is None:
+        return arguments
+    return {**arguments, "output_embedding_dim": output_embedding_dim}

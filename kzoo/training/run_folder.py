@@ -1,0 +1,7 @@
+"""What is where in the folder of a run."""
+
+from kzoo.config.model_on_disk import RUN_FILE
+
+CONFIG_FILE = RUN_FILE
+PRESET_FOLDER = "preset"
+CHECKPOINT_FOLDER = "checkpoints"
