@@ -8,8 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 
+from kzoo import sample
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
+from kzoo.text.vocabulary_training import train_vocabulary
 from tests.interchange import hugging_face_folders as folders
 from tests.paths import REPOSITORY, SHARED, needs_shared
 from tests.training import runs
@@ -37,8 +40,6 @@ def source(config):
 @pytest.fixture(scope="module")
 def without_model(config):
     """The same configuration without a word about the model."""
-    import yaml
-
     content = yaml.safe_load(config.read_text())
     del content["model"]
     path = config.parent / "without_model.yaml"
@@ -157,18 +158,8 @@ def test_another_vocabulary_is_matched_by_its_pieces(without_model, source, tmp_
         f"data.examples={tmp_path / 'new'}",
         "model.vocabulary_size=340",
     )
-    trained = subprocess.run(
-        [
-            *(sys.executable, "-m", "kzoo.vocabulary", "--size=340"),
-            f"--input={REPOSITORY}/kzoo/sample/train-{{lang}}.txt",
-            f"--output={tmp_path / 'vocabulary'}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=REPOSITORY,
-    )
-    assert trained.returncode == 0, trained.stderr
+    files = {name: [str(sample.folder() / f"train-{name}.txt")] for name in ("de", "en")}
+    train_vocabulary(files, 340, tmp_path / "vocabulary")
     ended = runs.run(
         *runs.arguments(
             without_model,
@@ -244,11 +235,6 @@ def test_a_head_is_made_anew_only_when_asked_and_can_be_exported_when_it_was_tra
         vocabulary,
         "--allow_missing=masked_lm_head",
         f"--output_embedding_dim={width}",
-    )
-    done = (
-        done
-        if done.returncode == 0
-        else convert(given, tmp_path / "untrained", vocabulary, "--allow_missing=masked_lm_head")
     )
     assert done.returncode == 0, done.stderr
     for model, status in ((tmp_path / "untrained", 2), (tmp_path / "run", 0)):
