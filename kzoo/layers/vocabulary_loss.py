@@ -30,6 +30,8 @@ def vocabulary_loss(
     weights: tf.Tensor,
     chunk_size: int | None = None,
     gradient_dtype: tf.DType = tf.float32,
+    *,
+    table_is_trained: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Weighted sum of the targets' cross-entropies, exact, with its gradient formed on the way.
 
@@ -47,6 +49,8 @@ def vocabulary_loss(
         gradient_dtype: of the factors in the two products of the gradient: float32, or bfloat16,
             which takes half the time where the device has such units. Not float16: it cannot hold
             the probabilities of a large vocabulary, most of which are below 6e-8.
+        table_is_trained: whether there is a gradient with respect to `table`. Without it, one
+            of the three products is spared.
 
     Returns:
         total: [] float32, sum of weights × losses; the only output that is differentiated, with
@@ -58,7 +62,9 @@ def vocabulary_loss(
     @tf.custom_gradient
     def loss_and_gradients(hidden, table, bias):
         chunks = _Chunks.cut(hidden, target_ids, weights, chunk_size, table.shape[0])
-        losses, correct, gradients = _over_chunks(chunks, table, bias, gradient_dtype)
+        losses, correct, gradients = _over_chunks(
+            chunks, table, bias, gradient_dtype, table_is_trained
+        )
         hidden_gradient = tf.cast(gradients[0], hidden.dtype)
         total = tf.reduce_sum(losses * weights)
 
@@ -67,7 +73,7 @@ def vocabulary_loss(
             # the graph optimizer then drops these products.
             return (
                 tf.cast(upstream, hidden.dtype) * hidden_gradient,
-                upstream * gradients[1],
+                upstream * gradients[1] if table_is_trained else None,
                 upstream * gradients[2],
             )
 
@@ -130,7 +136,13 @@ class _Chunks(NamedTuple):
         return tf.reshape(values, [-1, *values.shape[2:]])[: self.targets]
 
 
-def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor, gradient_dtype: tf.DType):
+def _over_chunks(
+    chunks: _Chunks,
+    table: tf.Tensor,
+    bias: tf.Tensor,
+    gradient_dtype: tf.DType,
+    table_is_trained: bool,
+):
     """Losses, hits, and the gradients with respect to hidden, table and bias, all float32."""
     outputs = [
         tf.TensorArray(dtype, size=chunks.count, element_shape=shape)
@@ -143,7 +155,9 @@ def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor, gradient_dt
 
     def one_chunk(index, outputs):
         chunk = [part[index] for part in (chunks.hidden, chunks.target_ids, chunks.weights)]
-        *rows, table_gradient, bias_gradient = _one_chunk(*chunk, table, bias, gradient_dtype)
+        *rows, table_gradient, bias_gradient = _one_chunk(
+            *chunk, table, bias, gradient_dtype, table_is_trained
+        )
         outputs = [array.write(index, row) for array, row in zip(outputs, rows, strict=True)]
         return outputs, table_gradient, bias_gradient
 
@@ -162,7 +176,7 @@ def _over_chunks(chunks: _Chunks, table: tf.Tensor, bias: tf.Tensor, gradient_dt
     return losses, correct, (hidden_gradient, table_gradient, bias_gradient)
 
 
-def _one_chunk(hidden, target_ids, weights, table, bias, dtype):
+def _one_chunk(hidden, target_ids, weights, table, bias, dtype, table_is_trained):
     logits = _logits(hidden, table, bias)
     losses, correct, numerators, sums = _scores(logits, target_ids)
     # Softmax minus one-hot, times the sums: to divide, and to weight, the narrow factors spares
@@ -170,9 +184,11 @@ def _one_chunk(hidden, target_ids, weights, table, bias, dtype):
     targets = tf.stack([tf.range(tf.size(target_ids)), target_ids], axis=1)
     excess = tf.cast(tf.tensor_scatter_nd_sub(numerators, targets, sums), dtype)
     weights = weights / sums
-    weighted_hidden = tf.cast(tf.cast(hidden, tf.float32) * weights[:, None], dtype)
     hidden_gradient = weights[:, None] * _product(excess, tf.cast(table, dtype))
-    table_gradient = _product(excess, weighted_hidden, transpose_a=True)
+    table_gradient = tf.constant(0.0)
+    if table_is_trained:
+        weighted_hidden = tf.cast(tf.cast(hidden, tf.float32) * weights[:, None], dtype)
+        table_gradient = _product(excess, weighted_hidden, transpose_a=True)
     bias_gradient = _product(tf.cast(weights, dtype)[None, :], excess)[0]
     return losses, correct, hidden_gradient, table_gradient, bias_gradient
 

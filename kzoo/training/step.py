@@ -49,7 +49,7 @@ class TrainingStep:
 
     Args:
         model: what is trained.
-        optimizer: over `trainable_weights(model)`.
+        optimizer: over `trainable_weights(model)`, or some of them.
         strategy: under whose scope both were made.
         seed: of the dropout masks, which are a function of (seed, step, micro-batch, replica,
             layer).
@@ -195,6 +195,9 @@ class TrainingStep:
                     weights * weight,
                     self._chunk_size,
                     tf.bfloat16 if self._model.compute_dtype == "bfloat16" else tf.float32,
+                    table_is_trained=any(
+                        variable is self._model.head.table for variable in self._optimizer.trained
+                    ),
                 )
             gradients = tape.gradient(
                 total, [variable.value for variable in self._optimizer.trained]

@@ -47,6 +47,13 @@ def _sections(draw):
         project_embeddings=st.sampled_from(["auto", True]),
     )
     model["hidden_dim"] = model["num_heads"] * draw(st.integers(1, 100))
+    init_from = section(
+        path=_PATH,
+        checkpoint=st.sampled_from(["newest", "best"]),
+        optimizer=st.sampled_from(["fresh", "kept"]),
+        allow_missing=st.sampled_from([[], ["masked_lm_head"]]),
+        position_table=st.sampled_from([None, "interpolate", "repeat"]),
+    )
     corpus = section(
         train_files=_FILES,
         text_field=_PATH,
@@ -74,6 +81,8 @@ def _sections(draw):
         beta_2=_FRACTION,
         epsilon=_POSITIVE,
         clip_norm=st.none() | _POSITIVE,
+        layer_decay=st.floats(0, 1, exclude_min=True),
+        frozen=st.lists(st.sampled_from(["embeddings", "layer_0", "layers_0_to_0", "input_table"])),
     )
     largest_decay = min(1e300, 0.5 / optimizer["learning_rate"])
     optimizer["weight_decay"] = draw(st.floats(0, largest_decay))
@@ -97,6 +106,7 @@ def _sections(draw):
     )
     return {
         "model": model,
+        "init_from": init_from,
         "corpus": corpus,
         "data": data,
         "optimizer": optimizer,

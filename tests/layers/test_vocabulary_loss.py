@@ -56,6 +56,29 @@ def test_loss_and_gradients_equal_those_of_the_plain_loss(problem, targets, chun
 
 
 @pytest.mark.parametrize("chunk_size", [4, 100])
+def test_a_table_that_is_not_trained_has_no_gradient_and_costs_none(problem, chunk_size):
+    values = problem(9)
+    expected, expected_gradients = gradients_of(chunked(chunk_size), **values)
+    total, gradients = gradients_of(chunked(chunk_size, table_is_trained=False), **values)
+    assert float(total) == float(expected)
+    assert gradients[1] is None
+    np.testing.assert_array_equal(gradients[0], expected_gradients[0])
+    np.testing.assert_array_equal(gradients[2], expected_gradients[2])
+
+    def has_product_of_its_shape(**options):
+        graph = tf.function(lambda v: gradients_of(chunked(100, **options), **v)[1][0])
+        operations = graph.get_concrete_function(values).graph.get_operations()
+        return [VOCABULARY_SIZE, DIM] in [
+            operation.outputs[0].shape.as_list()
+            for operation in operations
+            if operation.type == "MatMul"
+        ]
+
+    assert has_product_of_its_shape()
+    assert not has_product_of_its_shape(table_is_trained=False)
+
+
+@pytest.mark.parametrize("chunk_size", [4, 100])
 def test_it_is_the_same_in_a_graph_whose_number_of_targets_is_unknown(problem, chunk_size):
     spec = {
         "hidden": tf.TensorSpec([None, DIM]),

@@ -90,11 +90,37 @@ def test_a_part_that_there_is_not_is_refused_and_those_that_there_are_named(name
 
 @pytest.mark.parametrize(
     "frozen",
-    ["[encoder, masked_lm_head]", "[embeddings, projection, layers_0_to_2, masked_lm_head]"],
+    [
+        "[encoder, masked_lm_head]",
+        "[embeddings, projection, layers_0_to_2, masked_lm_head]",
+        "[layers_1_to_2, layers_0_to_1, layer_1, embeddings, projection, masked_lm_head]",
+    ],
 )
 def test_to_freeze_all_is_refused(frozen):
     with pytest.raises(KzooError, match=r"optimizer\.frozen: leaves nothing to train"):
         schema(f"optimizer.frozen={frozen}")
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        "[]",
+        "[masked_lm_head]",
+        "[encoder]",
+        "[input_table, projection, layers_0_to_2, masked_lm_head]",
+        "[embeddings, layers_0_to_2, masked_lm_head]",
+        "[embeddings, projection, layer_0, layer_2, masked_lm_head]",
+        "[encoder, output_table]",
+    ],
+)
+def test_whatever_leaves_something_to_train_is_taken(frozen):
+    loaded = schema(f"optimizer.frozen={frozen}")
+    assert len(loaded.optimizer.frozen) == len(frozen.strip("[]").split(",")) - (frozen == "[]")
+
+
+def test_layers_are_not_counted_out_to_check_a_name():
+    loaded = schema("optimizer.frozen=[layers_5_to_1000000000000]", num_layers=2**40)
+    assert loaded.optimizer.frozen == ["layers_5_to_1000000000000"]
 
 
 def test_rates_fall_from_the_head_to_the_embeddings():
