@@ -11,12 +11,13 @@ import pytest
 import tensorflow as tf
 
 from kzoo.config import loader
+from kzoo.config.model_on_disk import is_run
 from kzoo.errors import KzooError
 from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.training import best_run
 from kzoo.training.best_run import BestRun, CheckpointGoneError
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.run_preset import is_run, write_preset_of_run
+from kzoo.training.run_preset import write_preset_of_run
 from tests.training import runs
 from tests.training.subprocesses import run_python
 
