@@ -115,7 +115,10 @@ class Draft:
     def _arguments_of_source(self, path: str) -> dict[str, Any] | None:
         """The arguments of a model on disk; of an encoder alone, without the head's."""
         try:
-            return model_on_disk.read_arguments(path)
+            cache_dir = self.sections["runtime"].get("cache_dir")
+            return model_on_disk.read_arguments(
+                path, cache_dir if isinstance(cache_dir, str) else None
+            )
         except KzooError as error:
             place = self.place_of(("init_from", "path"))
             self.problems.append(

@@ -7,7 +7,6 @@ weight of the run comes from there, or is made anew because the configuration al
 import collections
 import dataclasses
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from kzoo.errors import KzooError
 from kzoo.interchange.accounting import Accounts, Weights, assign_all
 from kzoo.models.by_shape import build_by_shape
 from kzoo.models.masked_lm import RemBertMaskedLM
+from kzoo.storage.paths import clean, real_path
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.training.optimizer import AdamW
 from kzoo.training.starting_point import StartingPoint
@@ -66,12 +66,13 @@ def find(config: Config, model_dir: str) -> StartingPoint | None:
     settings = config.init_from
     if settings.path is None:
         return None
-    if os.path.realpath(settings.path) == os.path.realpath(model_dir):
+    path, cache_dir = clean(settings.path), config.runtime.cache_dir
+    if real_path(path) == real_path(model_dir):
         raise KzooError(
-            f"init_from.path: {settings.path} is the folder of this run itself, which goes on by "
+            f"init_from.path: {path} is the folder of this run itself, which goes on by "
             "itself; for a new run from its model choose another --model_dir"
         )
-    start = StartingPoint.open(settings.path, settings.checkpoint)
+    start = StartingPoint.open(path, settings.checkpoint, cache_dir)
     problems = [*_missing(start, config), *_differences(start, config)]
     if problems:
         raise KzooError(

@@ -16,7 +16,9 @@ from kzoo.errors import KzooError
 from kzoo.interchange.preset_source import open_preset
 from kzoo.interchange.source_model import SourceModel
 from kzoo.interchange.source_weights import SourceWeights, StoredTensor
-from kzoo.models.preset_files import VOCABULARY_FILE
+from kzoo.models.preset_files import CONFIG_FILE, VOCABULARY_FILE
+from kzoo.storage import files
+from kzoo.storage.fetching import fetch_folder
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 from kzoo.training import checkpoint_files
 from kzoo.training.checkpoint_files import BrokenCheckpointError
@@ -51,12 +53,15 @@ class StartingPoint:
     updates: int = 0
 
     @classmethod
-    def open(cls, path: str, checkpoint: str = "newest") -> "StartingPoint":
+    def open(
+        cls, path: str, checkpoint: str = "newest", cache_dir: str | None = None
+    ) -> "StartingPoint":
         """Finds a model.
 
         Args:
-            path: the folder of a run or of a preset.
+            path: the folder of a run or of a preset, here or on object storage.
             checkpoint: "newest" or "best", of a run.
+            cache_dir: for a copy of a preset that is remote; None for the user's cache.
 
         Raises:
             KzooError: it is neither, or cannot be used.
@@ -65,14 +70,14 @@ class StartingPoint:
             checkpoints = Checkpoints(os.path.join(path, CHECKPOINT_FOLDER))
             if checkpoints.steps():
                 return _of_checkpoint(path, checkpoints, checkpoint)
-            if not os.path.isdir(os.path.join(path, PRESET_FOLDER)):
+            if not files.exists(os.path.join(path, PRESET_FOLDER, CONFIG_FILE)):
                 raise KzooError(f"the run in {path} has neither a checkpoint nor a preset yet")
         if checkpoint != "newest":
             raise KzooError(
                 f"init_from.checkpoint: {path} has no checkpoints, of which one is best"
             )
         folder = os.path.join(path, PRESET_FOLDER) if is_run(path) else path
-        model = open_preset(folder)
+        model = open_preset(fetch_folder(folder, cache_dir, last=CONFIG_FILE))
         digest = model.vocabulary.sha256 if model.vocabulary else None
         return cls(model, f"the preset {folder}", path, digest)
 
@@ -158,7 +163,7 @@ def _vocabulary_of_run(path: str, config: Config, digest: str) -> Vocabulary | N
         os.path.join(path, PRESET_FOLDER, VOCABULARY_FILE),
         os.path.join(config.data.examples, VOCABULARY_FOLDER, MODEL_FILE),
     ):
-        if os.path.exists(file):
+        if files.exists(file):
             vocabulary = Vocabulary.load(file)
             if vocabulary.sha256 == digest:
                 return vocabulary
