@@ -40,13 +40,20 @@ def encode(
 
     Raises:
         tf.errors.InvalidArgumentError: in the graph, for more ids in a row than the model has
-            positions.
+            positions, and for an id that its table has no row for. (A lookup by itself takes a
+            negative id from the table's end, and on a GPU gives zeros for one beyond it.)
     """
     token_ids, padding_mask, segment_ids = (inputs[name] for name in INPUT_NAMES)
-    with tf.control_dependencies([_check_length(token_ids, backbone.max_sequence_length)]):
+    checks = [
+        _check_length(token_ids, backbone.max_sequence_length),
+        _check_ids(token_ids, backbone.vocabulary_size, "input_word_ids"),
+        _check_ids(segment_ids, backbone.num_segments, "input_type_ids"),
+    ]
+    with tf.control_dependencies(checks):
         # Without a shape that is known beforehand: where the caller's length is known, TensorFlow
         # would find the position table too short, and say so in words of its own, before the check.
         token_ids = tf.compat.v1.placeholder_with_default(token_ids, [None, None])
+        segment_ids = tf.identity(segment_ids)
     states = backbone.hidden_states(
         {"token_ids": token_ids, "padding_mask": padding_mask, "segment_ids": segment_ids},
         training=training,
@@ -66,6 +73,14 @@ def _check_length(token_ids: tf.Tensor, max_sequence_length: int) -> tf.Operatio
     length = tf.shape(token_ids)[1]
     message = f"the model has {max_sequence_length} positions. Received: ids of length"
     return tf.debugging.Assert(length <= max_sequence_length, [message, length])
+
+
+def _check_ids(ids: tf.Tensor, num_rows: int, name: str) -> tf.Operation:
+    message = f"{name} must be from 0 to {num_rows - 1}. Received: from, to"
+    lowest, highest = tf.reduce_min(ids), tf.reduce_max(ids)
+    # Of no ids at all, the lowest is above the highest.
+    is_within = (lowest >= 0) & (highest < num_rows)
+    return tf.debugging.Assert(is_within, [message, lowest, highest])
 
 
 def named_variables(model: keras.Model) -> dict[str, tf.Variable]:

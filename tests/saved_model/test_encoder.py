@@ -82,6 +82,23 @@ def test_too_long_is_an_error_with_both_numbers(encoder):
         encoder(of_shape(1, 41))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("input_word_ids", 517, r"input_word_ids must be from 0 to 516.*\[517\]"),
+        ("input_word_ids", -1, r"input_word_ids must be from 0 to 516.*\[-1\]"),
+        ("input_type_ids", 2, r"input_type_ids must be from 0 to 1.*\[2\]"),
+        ("input_type_ids", -1, r"input_type_ids must be from 0 to 1.*\[-1\]"),
+    ],
+)
+def test_an_id_that_the_table_lacks_is_an_error(encoder, dtype, name, wrong, message):
+    inputs = of_shape(2, 3, dtype)
+    inputs[name][1, 2] = wrong
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        encoder(inputs)
+
+
 def test_dropout_is_active_in_training_alone(encoder, backbone):
     first, second = (encoder(INPUTS, training=True)["default"] for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
