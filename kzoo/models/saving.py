@@ -23,6 +23,7 @@ def save_preset(
     overwrite: bool = False,
     made_anew: Mapping[str, int] | None = None,
     begun_from: Mapping[str, Any] | None = None,
+    step: int | None = None,
 ) -> None:
     """Writes a KerasHub preset: `config.json`, `model.weights.h5`, `task.weights.h5`, tokenizer.
 
@@ -36,7 +37,7 @@ def save_preset(
         tokenizer: its tokenizer, if it has one.
         folder: where the preset goes; parents are made.
         overwrite: whether a preset that is there is replaced.
-        made_anew, begun_from: what is not as one would think, as `write_metadata` takes it.
+        made_anew, begun_from, step: what is not as one would think, as `write_metadata` takes it.
 
     Raises:
         KzooError: if `folder` is there and `overwrite` is not set.
@@ -50,7 +51,7 @@ def save_preset(
             _say_float32(aside / name)
         if tokenizer is not None:
             tokenizer.save_to_preset(str(aside))
-        write_metadata(aside, made_anew or {}, begun_from)
+        write_metadata(aside, made_anew or {}, begun_from, step)
 
 
 def _say_float32(file: Path) -> None:

@@ -108,7 +108,7 @@ def _pretrain(config: Config, model_dir: str) -> None:
 def _finish(run: "_Run", step: int, begun_from: dict | None) -> None:
     preset = os.path.join(run.model_dir, PRESET_FOLDER)
     cache_dir = run.config.runtime.cache_dir
-    write_preset(run.model, run.examples, preset, begun_from, cache_dir)
+    write_preset(run.model, run.examples, preset, step, begun_from, cache_dir)
     print(f"finished {step:,} steps; the model is in {preset}")
 
 
@@ -348,6 +348,7 @@ def write_preset(
     model: RemBertMaskedLM,
     examples: ExampleFiles,
     folder: str,
+    step: int,
     begun_from: dict | None,
     cache_dir: str | None = None,
 ) -> None:
@@ -357,6 +358,7 @@ def write_preset(
         model: the run's.
         examples: whose vocabulary it was trained with.
         folder: of the preset.
+        step: updates that the run has made.
         begun_from: what it says of the model that the run has begun from, if it was one.
         cache_dir: where a preset that goes to object storage is written first.
     """
@@ -368,7 +370,7 @@ def write_preset(
         with made_folder(folder, PRESET_CONFIG_FILE, cache_dir) as made:
             checkpoint_files.check_free_space(os.path.dirname(made), needed_bytes, "the preset")
             tokenizer = RemBertTokenizer(vocabulary)
-            save_preset(model, tokenizer, made, overwrite=True, begun_from=begun_from)
+            save_preset(model, tokenizer, made, overwrite=True, begun_from=begun_from, step=step)
     except OSError as error:
         raise KzooError(
             f"cannot write {folder}: {reason(error)}. The last checkpoint is "

@@ -8,10 +8,10 @@ from kzoo.corpora.examples import RECORDS_SUFFIX, ExampleFiles
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
 from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
+from kzoo.models.preset_metadata import read_step
 from kzoo.storage import files
 from kzoo.storage.fetching import fetch_folder
 from kzoo.training.build import build_model
-from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.pretraining import write_preset
 from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
@@ -45,7 +45,9 @@ def write_preset_of_run(
             f"first checkpoint (every {config.trainer.checkpoint_interval:,} steps)"
         )
     has_finished = steps[-1] >= config.trainer.train_steps
-    if has_finished and _is_newer(preset, checkpoints.path(steps[-1])):
+    # A kill may come between the last checkpoint and the preset, and there may be an older preset,
+    # made when the run had not finished.
+    if has_finished and read_step(preset) == steps[-1]:
         return preset, None
     # Of the examples, only the vocabulary is needed.
     examples = ExampleFiles.open(
@@ -60,25 +62,9 @@ def write_preset_of_run(
             f"the examples in {examples.folder} were made with another vocabulary than the run in "
             f"{model_dir} was trained with: its ids would mean other pieces"
         )
-    write_preset(model, examples, preset, state.get("begun_from"), cache_dir)
+    write_preset(model, examples, preset, state["step"], state.get("begun_from"), cache_dir)
     return preset, None if state["step"] >= config.trainer.train_steps else state["step"]
 
 
 def _is_no_shard(name: str) -> bool:
     return not name.endswith(RECORDS_SUFFIX)
-
-
-def _is_newer(preset: str, checkpoint: str) -> bool:
-    """Whether a preset was written after a checkpoint, and so after the run's end.
-
-    A kill may come between the last checkpoint and the preset, and there may be an older preset,
-    made when the run had not finished.
-    """
-    path = os.path.join(preset, PRESET_CONFIG_FILE)
-    if not files.exists(path):
-        return False
-    written, saved = (
-        files.stat(file).modified_ns for file in (path, os.path.join(checkpoint, STATE_FILE))
-    )
-    # Not every storage knows.
-    return written >= saved > 0

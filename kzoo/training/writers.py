@@ -5,10 +5,11 @@ import json
 import logging
 import math
 import os
+import re
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,13 +17,14 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from kzoo.errors import KzooError
-from kzoo.storage import remote
+from kzoo.storage import files, remote
 from kzoo.storage.paths import is_remote
 from kzoo.storage.publishing import local_files, publish_file
 from kzoo.storage.remote import reason
 
 METRICS_FILE = "metrics.jsonl"
 SPLITS = ("train", "held_out")
+_EVENTS = "events.out.tfevents"
 
 _SECONDS_BETWEEN_COPIES = 60.0
 
@@ -68,7 +70,11 @@ class MetricWriter:
             _drop_lines_from(first_step, self._path, path)
             self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by `close`)
             self._events = {
-                split: _open_events(os.path.join(folder, "tensorboard", split), first_step)
+                split: _open_events(
+                    os.path.join(folder, "tensorboard", split),
+                    first_step,
+                    files.names(os.path.join(model_dir, "tensorboard", split)),
+                )
                 for split in splits
             }
             if self._mirror:
@@ -194,15 +200,15 @@ def _drop_lines_from(first_step: int, path: str, to: str) -> None:
     os.replace(to + ".partial", to)
 
 
-def _open_events(folder: str, first_step: int) -> tf.io.TFRecordWriter:
-    """A new file of TensorBoard events, at which TensorBoard forgets older ones from a step on.
+def _open_events(folder: str, first_step: int, earlier: Iterable[str]) -> tf.io.TFRecordWriter:
+    """A new file of TensorBoard events, at which TensorBoard forgets `earlier` ones from a step on.
 
-    The names of such files sort by time. Written here and now, not by the thread behind
+    It reads them in the order of their names. Written here and now, not by the thread behind
     `tf.summary`, so that a full disk is noticed at the write that met it.
     """
     os.makedirs(folder, exist_ok=True)
-    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-    name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{nanoseconds:09d}"
+    seconds, nanoseconds = _time_after(earlier)
+    name = f"{_EVENTS}.{seconds:010d}.{socket.gethostname()}.{nanoseconds:09d}"
     writer = tf.io.TFRecordWriter(os.path.join(folder, name))
     start = SessionLog(status=SessionLog.START)
     for event in (
@@ -212,6 +218,17 @@ def _open_events(folder: str, first_step: int) -> tf.io.TFRecordWriter:
         writer.write(event.SerializeToString())
     writer.flush()
     return writer
+
+
+def _time_after(names: Iterable[str]) -> tuple[int, int]:
+    """Seconds and nanoseconds: now, or a second after the newest of some files of events.
+
+    The clock may have been set back since, or another machine's may be ahead of ours.
+    """
+    found = (re.match(rf"{re.escape(_EVENTS)}\.(\d{{10}})\.", name) for name in names)
+    newest = max((int(match[1]) for match in found if match), default=0)
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    return (seconds, nanoseconds) if seconds > newest else (newest + 1, 0)
 
 
 def _to_json(value: Any) -> int | float | str:

@@ -48,7 +48,11 @@ def assert_is_of_step_5(preset, run):
         np.testing.assert_array_equal(variable.numpy(), stored[variable.path], variable.path)
 
 
-def test_the_preset_of_a_finished_run_is_left_alone(run):
+@pytest.mark.parametrize("clock", ["as it was", "set back between checkpoint and preset"])
+def test_the_preset_of_a_finished_run_is_left_alone(run, clock):
+    if clock != "as it was":
+        for path in (run / "preset").iterdir():
+            os.utime(path, (0, 0))
     before = runs.files(run)
     assert is_run(run)
     assert write_preset_of_run(run) == (str(run / "preset"), None)
@@ -63,9 +67,14 @@ def test_an_unfinished_run_gets_a_preset_of_its_newest_checkpoint(run):
     assert_is_of_step_5(preset, run)
 
 
-def test_a_preset_from_before_the_end_is_replaced(run):
+@pytest.mark.parametrize("said", ['{"made_anew": {}, "step": 4}', None])
+def test_a_preset_from_before_the_end_is_replaced(run, said):
+    assert json.loads((run / "preset" / "kzoo.json").read_text())["step"] == 5
     (run / "preset" / "old").touch()
-    os.utime(run / "preset" / "config.json", (0, 0))
+    if said is None:
+        (run / "preset" / "kzoo.json").unlink()
+    else:
+        (run / "preset" / "kzoo.json").write_text(said)
     preset, step = write_preset_of_run(run)
     assert step is None
     assert not (run / "preset" / "old").exists()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
@@ -63,6 +64,20 @@ def test_a_resumed_run_takes_back_what_was_written_about_later_steps(tmp_path):
     expected = [(step, 1.0) for step in range(6)] + [(step, 2.0) for step in range(6, 9)]
     lines = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert [(line["step"], line["loss"]) for line in lines] == expected
+    assert tensorboard_points(tmp_path, "train", "loss") == expected
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_a_clock_that_was_set_leaves_the_order_of_attempts_alone(tmp_path, monkeypatch, hours):
+    write_attempt(tmp_path, 0, 9, loss=1.0)
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + hours * 3600 * 10**9)
+    monkeypatch.setattr(time, "time", lambda: now / 1e9 + hours * 3600)
+    write_attempt(tmp_path, 6, 7, loss=2.0, resumed_step=5)
+    write_attempt(tmp_path, 7, 8, loss=3.0, resumed_step=6)
+    expected = [(step, 1.0) for step in range(6)] + [(6, 2.0), (7, 3.0), (8, 3.0)]
+    lines = [(line["step"], line["loss"]) for line in read_metrics(tmp_path / "metrics.jsonl")]
+    assert lines == expected
     assert tensorboard_points(tmp_path, "train", "loss") == expected
 
 
