@@ -25,7 +25,7 @@ NO_READER = 141  # what a shell makes of SIGPIPE
 
 
 def run(
-    main: Callable[..., None],
+    main: Callable[..., int | None],
     flag_values: flags.FlagValues,
     usage: str,
     arguments: Sequence[str] | None = None,
@@ -35,7 +35,8 @@ def run(
     """Parses the flags, calls `main`, and turns what happened into an exit status.
 
     Args:
-        main: the command; it reads its flags and takes no arguments.
+        main: the command; it reads its flags and takes no arguments. It may return an exit
+            status, such as that of a program that it has run.
         flag_values: where the command has defined its flags.
         usage: what `--help` prints before the flags.
         arguments: the command line without the program's name; default `sys.argv[1:]`.
@@ -44,9 +45,9 @@ def run(
             others are then wrong, as usual).
 
     Returns:
-        0 on success and for `--help`; 2 for a wrong flag, a `KzooError` or output that cannot be
-        written, which is printed as `error: …` on stderr; 130 after Ctrl-C; 141 if nobody reads the
-        output any more.
+        0 on success and for `--help`, or what `main` returned; 2 for a wrong flag, a `KzooError` or
+        output that cannot be written, which is printed as `error: …` on stderr; 130 after Ctrl-C;
+        141 if nobody reads the output any more.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     _make_streams_usable()
@@ -114,7 +115,7 @@ def _complain(text: str) -> None:
 
 
 def _status_of(
-    main: Callable[..., None],
+    main: Callable[..., int | None],
     flag_values: flags.FlagValues,
     usage: str,
     arguments: Sequence[str],
@@ -125,17 +126,15 @@ def _status_of(
         return 0
     try:
         if passed_on_with is None:
-            _refuse(_parsed(flag_values, arguments))
-            main()
-        else:
-            main(_passed_on(flag_values, arguments, passed_on_with))
+            _refuse(parse(flag_values, arguments))
+            return main() or 0
+        return main(_passed_on(flag_values, arguments, passed_on_with)) or 0
     except (flags.Error, KzooError) as error:
         _complain(f"error: {error}")
         return USAGE_ERROR
     except KeyboardInterrupt:
         _complain("interrupted")
         return INTERRUPTED
-    return 0
 
 
 def _refuse(rest: Sequence[str]) -> None:
@@ -150,17 +149,26 @@ def _passed_on(
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
     ours, behind = arguments[:end], arguments[end:]
     if not any(re.fullmatch(rf"--?{passed_on_with}(=.*)?", argument) for argument in ours):
-        _refuse(_parsed(flag_values, arguments))
+        _refuse(parse(flag_values, arguments))
         return []
     # Else a value that stands by itself, as in `--project mine`, would end the flags.
     flag_values.set_gnu_getopt()
-    return [*_parsed(flag_values, ours, known_only=True), *behind]
+    return [*parse(flag_values, ours, known_only=True), *behind]
 
 
-def _parsed(
+def parse(
     flag_values: flags.FlagValues, arguments: Sequence[str], known_only: bool = False
 ) -> list[str]:
-    """Sets the flags, and returns what is left of the command line."""
+    """Sets the flags, and returns what is left of the command line.
+
+    Args:
+        flag_values: the flags.
+        arguments: the command line without the program's name.
+        known_only: whether unknown flags are left, instead of being wrong.
+
+    Raises:
+        flags.Error: a flag is unknown, or has a wrong value or none.
+    """
     try:
         return flag_values(["kzoo", *arguments], known_only=known_only)[1:]
     except ValueError as error:  # Of `--nooverwrite=1`; absl's other complaints are `flags.Error`.

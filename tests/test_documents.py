@@ -17,6 +17,7 @@ from types import ModuleType
 
 import h5py
 import pytest
+import yaml
 from absl import flags
 
 from kzoo import config, sample
@@ -31,6 +32,7 @@ README = REPOSITORY / "README.md"
 PRETRAIN = REPOSITORY / "docs" / "pretrain.md"
 EXPORT = REPOSITORY / "docs" / "export_and_serve.md"
 CONVERT = REPOSITORY / "docs" / "convert.md"
+DISTRIBUTED = REPOSITORY / "docs" / "distributed.md"
 DOCUMENTS = markdown.documents()
 COMMANDS = [command for path in DOCUMENTS for command in markdown.commands(path)]
 PRINTED = re.compile(
@@ -305,7 +307,7 @@ def test_yaml_of_the_guide_loads(tmp_path):
         config.load([str(REPOSITORY / "configs" / "mini.yaml"), str(file)])
 
 
-@pytest.mark.parametrize("path", [README, PRETRAIN], ids=["README", "pretrain"])
+@pytest.mark.parametrize("path", [README, PRETRAIN, DISTRIBUTED], ids=lambda path: path.stem)
 def test_settings_in_running_text_exist(path):
     sections = config.Config.model_fields
     pattern = re.compile(rf"(--set )?(({'|'.join(sections)})\.(\w+).*)")
@@ -329,6 +331,58 @@ def test_messages_in_the_table_of_errors_are_in_the_code():
     ]
     assert len(cells) > 20
     assert not missing
+
+
+def test_messages_in_the_guide_to_many_devices_are_in_the_code():
+    code = _strings_of_the_code()
+    cells = markdown.table_column(DISTRIBUTED.read_text("utf-8"), "what you see")
+    spans = [span for cell in cells for span in markdown.code_spans(cell) if " " in span]
+    assert len(spans) > 5
+    parts = [part for span in spans for part in re.split(" … ?", span)]
+    assert not [part for part in parts if part not in code]
+
+
+def test_the_script_for_slurm_starts_every_worker_in_its_place(tmp_path):
+    script = tmp_path / "script"
+    script.write_text(_block_after(DISTRIBUTED, "### Slurm", "bash"), "utf-8")
+    programs = {
+        "scontrol": '[ "$*" = "show hostnames node[7-8]" ] && printf "node7\\nnode8\\n"',
+        # Runs its command once for each task, as srun does.
+        "srun": 'shift; for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@"; done',
+        "python": 'printf "%s\\n" "$*"',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", script],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[7-8]"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    for index, line in enumerate(lines):
+        words = line.split()
+        assert words[1:4] == ["kzoo.launch", "--hosts", "node7:2222,node8:2222"]
+        assert words[4:7] == ["--index", str(index), "--"]
+        _check_python(words, REPOSITORY)
+
+
+def test_the_job_for_kubernetes_starts_a_launcher_in_each_pod():
+    service, job = yaml.safe_load_all(_block_after(DISTRIBUTED, "### Kubernetes"))
+    pod = job["spec"]["template"]["spec"]
+    name = service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
+    assert pod["subdomain"] == name
+    [container] = pod["containers"]
+    words = [word.replace("$(JOB_COMPLETION_INDEX)", "1") for word in container["command"]]
+    hosts = [f"{job['metadata']['name']}-{index}.{name}:2222" for index in range(2)]
+    assert job["spec"]["completions"] == len(hosts)
+    assert f"--hosts={','.join(hosts)}" in words
+    _check_python(words[1:], REPOSITORY)
 
 
 def test_files_that_the_page_on_the_code_names_exist():
@@ -393,6 +447,11 @@ def _check_python(arguments: list[str], clone: Path) -> None:
         paths = [word for word in arguments[2:] if "/" in word]
         assert all((REPOSITORY / path).exists() for path in paths)
     else:
+        if "--" in arguments:
+            # What stands behind it is a command of its own.
+            place = arguments.index("--")
+            _check_python(["-m", *arguments[place + 1 :]], clone)
+            arguments = arguments[:place]
         module = importlib.import_module(arguments[1])
         if not hasattr(module, "FLAGS"):
             assert not arguments[2:]
