@@ -134,7 +134,7 @@ class _Group:
         status, name = self._failed.status, self._failed.name
         if status < 0:
             end = f"was killed by {signal.Signals(-status).name}"
-            if -status == signal.SIGKILL:
+            if -status == signal.SIGKILL and not self._requests:
                 end += ", as the system does when memory runs out"
         else:
             end = f"ended with status {status}"
