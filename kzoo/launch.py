@@ -122,6 +122,9 @@ def _checked(command_line: Sequence[str]) -> list[str]:
     rest = command.parse(values, arguments)
     if rest:
         raise KzooError(f"{module}: unexpected argument {rest[0]!r}")
+    if values.dry_run or values.mode != "train":
+        alone = "--dry_run" if values.dry_run else f"--mode={values.mode}"
+        raise KzooError(f"{alone} is the work of one process: start python -m {module} itself")
     asked = loader.load(values.config, values.set).runtime.strategy
     if asked == STRATEGY:
         return [module, *arguments]

@@ -1,6 +1,8 @@
 """The command that starts workers: what it refuses before it starts any, and what it starts."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 
@@ -53,6 +55,16 @@ MISTAKES = {
         ["--workers=2"],
         ["kzoo.pretrain", "{config}", "--set=trainer.train_step=3"],
         "trainer.train_step: unknown key",
+    ),
+    "an_evaluation": (
+        ["--workers=2"],
+        ["kzoo.pretrain", "{config}", "--mode=eval_loop"],
+        "--mode=eval_loop is the work of one process: start python -m kzoo.pretrain itself",
+    ),
+    "a_dry_run": (
+        ["--workers=2"],
+        ["kzoo.pretrain", "{config}", "--dry_run"],
+        "--dry_run is the work of one process",
     ),
     "another_strategy": (
         ["--workers=2"],
@@ -119,3 +131,25 @@ def start(config, model_dir, *settings: str, own=("--workers=2",)) -> subprocess
         text=True,
         env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
     )
+
+
+@pytest.mark.slow
+def test_two_workers_that_are_asked_to_stop_save_and_go_on_to_the_end(config):
+    model_dir = config.parent / "two"
+    process = start(config, model_dir, own=("--workers=2", f"--log_dir={config.parent / 'logs'}"))
+    runs.signal_after_step(process, model_dir, 7, signal.SIGTERM)
+    ended = runs.finish(process)
+    assert ended.status == 0, ended.errors
+    reached = runs.steps(model_dir)[-1]
+    assert 7 <= reached < 20
+    for name in ("[0]", "[1]"):
+        assert re.search(rf"^\{name} stopped by .* after step {reached}, ", ended.errors, re.M)
+    assert "runtime.strategy: one_device → multi_worker_mirrored" in ended.errors
+
+    ended = runs.finish(start(config, model_dir))
+    assert ended.status == 0, ended.errors
+    assert f"[0] resumed at step {reached} of 20" in ended.errors
+    assert f"[0] finished 20 steps; the model is in {model_dir}/preset" in ended.output
+    assert [line["step"] for line in runs.metrics(model_dir)] == [*range(1, 21)]
+    logs = sorted(path.name for path in (config.parent / "logs").iterdir())
+    assert logs == ["worker-0.log", "worker-1.log"]
