@@ -12,6 +12,7 @@ with the status of that one. On several machines, each starts its own worker:
 with index 0 on the first host and 1 on the second.
 """
 
+import copy
 import importlib
 import os
 import sys
@@ -117,8 +118,8 @@ def _checked(command_line: Sequence[str]) -> list[str]:
             f"expected one of {', '.join(DISTRIBUTED)} and its flags behind ' -- '; received "
             f"{module or 'nothing'}. See --help"
         )
-    # Not imported above: commands know nothing of each other.
-    values = importlib.import_module(module).FLAGS
+    # Not imported above: commands know nothing of each other. A copy, since these are not ours.
+    values = copy.deepcopy(importlib.import_module(module).FLAGS)
     rest = command.parse(values, arguments)
     if rest:
         raise KzooError(f"{module}: unexpected argument {rest[0]!r}")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kzoo import command, launch, pretrain
+from kzoo import command, launch
 from tests.paths import REPOSITORY
 from tests.training import runs
 
@@ -81,8 +81,7 @@ def config(tmp_path_factory):
 
 
 def run(own: list[str], passed_on: list[str], config) -> int:
-    for values in (launch.FLAGS, pretrain.FLAGS):
-        values.unparse_flags()
+    launch.FLAGS.unparse_flags()
     words = [f"--config={config}" if word == "{config}" else word for word in passed_on]
     if "{config}" in passed_on:
         words.append(f"--model_dir={config.parent / 'run'}")
