@@ -248,13 +248,15 @@ class Trainer(Section):
     parts, one after the other, which takes less memory and changes nothing else."""
 
     steps_per_loop: Count = 10
-    """Steps between two moments at which the host waits for the device and reads its metrics."""
+    """Steps between two moments at which the host waits for the device and reads its metrics; also
+    those at which several workers that are asked to stop do so, together."""
 
     log_interval: Count = 100
     """Steps between two lines of `metrics.jsonl`, TensorBoard points and progress reports."""
 
     checkpoint_interval: Count = 1_000
-    """Steps between two checkpoints; a killed run repeats so many steps at most."""
+    """Steps between two checkpoints. A killed run repeats so many steps at most, and those that
+    were made while a checkpoint was being written."""
 
     keep_checkpoints: Count = 5
     """Newest checkpoints that are kept."""

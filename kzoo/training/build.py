@@ -122,13 +122,21 @@ def build_evaluation(
     model: RemBertMaskedLM,
     strategy: tf.distribute.Strategy,
     cluster: Cluster,
+    batch_size: int,
 ) -> Evaluation | None:
+    """The measurement on held-out text, if there is any.
+
+    Args:
+        config, examples, source, model, strategy, cluster: of the run.
+        batch_size: windows at a time, a multiple of the replicas; it changes nothing else.
+    """
     languages = examples.languages("held_out")
     if not languages:
         return None
-    batch_size, limit = config.data.global_batch_size, None
+    limit = None
     if config.trainer.validation_steps is not None:
-        limit = max(1, config.trainer.validation_steps * batch_size // len(languages))
+        windows = config.trainer.validation_steps * config.data.global_batch_size
+        limit = max(1, windows // len(languages))
     held_out = HeldOutExamples(
         examples,
         sequence_length=config.data.sequence_length,
@@ -145,14 +153,20 @@ def build_evaluation(
         source.language_probabilities,
         strategy,
         cluster,
-        # As much memory at a time as training takes.
-        batch_size=batch_size // config.trainer.accumulation_steps,
+        batch_size=batch_size,
         static_shapes=has_static_shapes(config),
     )
 
 
-def build_peak_share(config: Config, cluster: Cluster) -> Callable[[float, float, float], float]:
-    """From positions, targets and seconds to the share of what the devices could do at best."""
+def build_peak_share(
+    config: Config, cluster: Cluster
+) -> Callable[[float, float, float], float] | None:
+    """From positions, targets and seconds to the share of what the devices could do at best.
+
+    None for a TPU, whose peak cannot be measured from its host.
+    """
+    if config.runtime.strategy == "tpu":
+        return None
     model, sequence_length = config.model, config.data.sequence_length
     dtype = {"mixed_bfloat16": "bfloat16", "mixed_float16": "float16"}.get(
         config.runtime.precision, "float32"

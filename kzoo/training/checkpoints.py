@@ -153,9 +153,10 @@ class Checkpoints:
         self.claim()
         needed_bytes = checkpoint_files.size_bytes(named)
         checkpoint_files.check_free_space(self._folder, needed_bytes)
+        has_room = available_memory_bytes() > _MEMORY_MARGIN * needed_bytes
         values = checkpoint_files.snapshot(named)
         self._writing = _Writing(lambda: self._save(step, values, dict(state), loss))
-        if available_memory_bytes() > _MEMORY_MARGIN * needed_bytes:
+        if has_room:
             self._writing.start()
         else:
             self._writing.run()
@@ -169,6 +170,11 @@ class Checkpoints:
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
+
+    def check(self) -> None:
+        """Raises the `KzooError` of a save that has failed by now; does not wait for any."""
+        if self._writing is not None and not self._writing.is_alive():
+            self.wait()
 
     def close(self) -> None:
         """Lets a save that has begun end, on the way out after another failure too."""

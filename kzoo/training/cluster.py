@@ -4,14 +4,25 @@ import json
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.storage.remote import reason
+from kzoo.training.watchdog import Watchdog
 
 _TF_CONFIG = "TF_CONFIG"
 _JOBS = ("chief", "worker")
+_ABORTED = re.compile(r"Collective ops is aborted by: ([^\n]*(?:\n/job[^\n]*)?)")
+_OF_CONNECTIONS = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+)
+
+Result = TypeVar("Result")
 
 
 class Cluster:
@@ -23,8 +34,16 @@ class Cluster:
         replicas_per_worker: how many replicas each of them has.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy):
+    def __init__(
+        self, strategy: tf.distribute.Strategy, stall_warning_seconds: float | None = None
+    ):
+        """
+        Args:
+            strategy: whose workers they are.
+            stall_warning_seconds: after how long a wait for another worker is reported.
+        """
         self._strategy = strategy
+        self._stall_warning_seconds = stall_warning_seconds
         self.num_workers, self.index = 1, 0
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
@@ -40,45 +59,52 @@ class Cluster:
         """Whether this is the process that writes, and speaks for all."""
         return self.index == 0
 
-    def gather(self, value: int) -> list[int]:
+    def gather(self, value: int, awaited: str = "the other workers") -> list[int]:
         """Every worker's value, by their indices; each waits until all have called this.
 
         Args:
             value: of this worker, an int64.
+            awaited: what is waited for, in words.
         """
         if self.num_workers == 1:
             return [value]
         own = [value if index == self.index else 0 for index in range(self.num_workers)]
-        return self._gather(tf.constant(own, tf.int64)).numpy().tolist()
+        with Watchdog(self._stall_warning_seconds) as watchdog, watchdog.stage(awaited):
+            return self._gather(tf.constant(own, tf.int64)).numpy().tolist()
 
-    def chief_first(self, action: Callable[[], None], what: str) -> None:
+    def chief_first(self, action: Callable[[], Result], what: str) -> Result | None:
         """Has the chief do something that the others need done, and wait for.
 
         Args:
             action: what the chief does.
-            what: it, in words, for the others should it fail.
+            what: it, in words: "write the preset".
+
+        Returns:
+            What `action` returned, on the chief; None on the others.
 
         Raises:
             KzooError: `action` failed, on each worker.
         """
-        error = None
+        result = error = None
         if self.is_chief:
             try:
-                action()
+                result = action()
             except KzooError as raised:
                 error = raised
-        failed = self.gather(int(error is not None))[0]
+        failed = self.gather(int(error is not None), f"worker 0 to {what}")[0]
         if error is not None:
             raise error
         if failed:
             raise KzooError(f"worker 0 could not {what}; its own message says why")
+        return result
 
-    def check_agreement(self, value: int, what: str) -> None:
+    def check_agreement(self, value: int, what: str, advice: str) -> None:
         """Refuses to go on where workers differ.
 
         Args:
             value: what should be the same on all workers, an int64.
             what: it, in words, as "the configuration".
+            advice: what to do if it is not.
 
         Raises:
             KzooError: it is not, on each worker.
@@ -88,7 +114,7 @@ class Cluster:
         if others:
             raise KzooError(
                 f"{what} of worker {', '.join(map(str, others))} differs from that of worker 0; "
-                "start all workers with the same command, on the same files"
+                f"{advice}"
             )
 
     def _summed(self, values: tf.Tensor) -> tf.Tensor:
@@ -106,8 +132,13 @@ class Cluster:
 
 def why_collectives_ended(error: tf.errors.OpError) -> str:
     """What TensorFlow says of a worker that is gone, without the stack of the operation."""
-    found = re.search(r"Collective ops is aborted by: ([^\n]*(?:\n/job[^\n]*)?)", error.message)
-    return " ".join((found[1] if found else error.message.strip().splitlines()[0]).split())
+    found = _ABORTED.search(error.message)
+    return " ".join(found[1].split()) if found else reason(error).strip().partition("\n")[0]
+
+
+def is_of_another_worker(error: tf.errors.OpError) -> bool:
+    """Whether an error says that a connection is gone, and not that something is wrong here."""
+    return isinstance(error, _OF_CONNECTIONS) or _ABORTED.search(error.message) is not None
 
 
 def check_tf_config() -> None:
@@ -137,13 +168,17 @@ def _problem(text: str) -> str | None:
     except ValueError as error:
         return f"is no JSON ({error})"
     match content:
-        case {"cluster": dict(cluster), "task": {"type": str(job), "index": int(index)}}:
+        case {"cluster": dict(cluster), "task": {"type": str(job), "index": int(index)}} if (
+            not isinstance(index, bool)
+        ):
             return _task_problem(cluster, job, index)
         case _:
             return "lacks cluster, or task with type and index"
 
 
 def _task_problem(cluster: dict[str, Any], job: str, index: int) -> str | None:
+    if not all(isinstance(listed, list) for listed in cluster.values()):
+        return "every job in cluster must be a list of addresses"
     addresses = [address for name in _JOBS for address in cluster.get(name, ())]
     if not all(isinstance(address, str) and ":" in address for address in addresses):
         return "every worker's address must be host:port"

@@ -41,6 +41,9 @@ from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import METRICS_FILE, MetricWriter, read_metrics
 
 EVAL_FOLDER = "eval"
+
+# What a device that can train can measure at a time.
+_ROWS_OF_A_REPLICA = 16
 BEST_FOLDER = "best"
 
 # How often a folder is looked at, which costs next to nothing.
@@ -85,9 +88,8 @@ def evaluate_run(config: Config, model_dir: str, *, timeout_seconds: float) -> N
             )
         except tf.errors.ResourceExhaustedError as error:
             raise KzooError(
-                f"memory ran out: {reason(error)}. With a higher "
-                "--set trainer.accumulation_steps=… this process measures on smaller batches, and "
-                "finds the same"
+                f"memory ran out: {reason(error)}. This process measures {_ROWS_OF_A_REPLICA} "
+                "windows at a time, or as many as a global batch has: run it where more is free"
             ) from error
 
 
@@ -106,7 +108,12 @@ def _set_up(config: Config, model_dir: str, timeout_seconds: float) -> "_Followe
     with strategy.scope(), left_empty():
         model = build_model(config)
     source = build_training_examples(config, examples)
-    evaluation = build_evaluation(local, examples, source, model, strategy, Cluster(strategy))
+    # Not the run's batch, which may be that of many devices.
+    replicas = strategy.num_replicas_in_sync
+    rows = min(_ROWS_OF_A_REPLICA, max(1, config.data.global_batch_size // replicas))
+    evaluation = build_evaluation(
+        local, examples, source, model, strategy, Cluster(strategy), batch_size=rows * replicas
+    )
     if evaluation is None:
         raise KzooError(
             f"the examples in {examples.folder} have no held-out text, so there is nothing to "

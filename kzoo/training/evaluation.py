@@ -1,5 +1,7 @@
 """Loss and accuracy on held-out text, language by language."""
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -57,11 +59,21 @@ class Evaluation:
         self._static_shapes = static_shapes
         self._run = OnReplicas(strategy, self._replica_sums, static_shapes=static_shapes)
 
-    def measure(self) -> dict[str, float]:
-        """Metrics of the model as it is now: see `metrics.named_metrics`."""
+    def measure(self, is_to_stop: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Metrics of the model as it is now: see `metrics.named_metrics`.
+
+        Args:
+            is_to_stop: asked before every batch; if it says so on one worker, all end.
+
+        Returns:
+            None if the measurement was ended.
+        """
         sums = None
         for shares in self._batches(self._cluster.index, self._cluster.num_workers):
-            sums = add_sums(sums, LanguageSums(*self._run(shares)))
+            *part, stops = self._run(shares, tf.constant(is_to_stop(), tf.float32))
+            if float(stops) > 0:
+                return None
+            sums = add_sums(sums, LanguageSums(*part))
         return named_metrics(language_table(sums, self._held_out.languages))
 
     def unigram_baseline(self) -> dict[str, float]:
@@ -93,7 +105,7 @@ class Evaluation:
             pad_to=None if self._static_shapes else sizes,
         )
 
-    def _replica_sums(self, share: Batch) -> LanguageSums:
+    def _replica_sums(self, share: Batch, stop: tf.Tensor) -> tuple[tf.Tensor, ...]:
         hidden, target_ids, weights, rows = masked_vectors(
             self._model, share, training=False, static_shapes=self._static_shapes
         )
@@ -111,4 +123,4 @@ class Evaluation:
             len(self._held_out.languages),
         )
         replica = tf.distribute.get_replica_context()
-        return LanguageSums(*replica.all_reduce(tf.distribute.ReduceOp.SUM, list(sums)))
+        return tuple(replica.all_reduce(tf.distribute.ReduceOp.SUM, [*sums, tf.identity(stop)]))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import sys
 import time
@@ -51,20 +52,32 @@ class Progressed:
         step: updates made, skipped ones included.
         position: examples seen.
         nonfinite_steps: steps that were skipped, since their loss or gradient was not finite.
+        unmeasured: whether held-out text was to be measured after this step, and was not, since
+            the run was asked to stop.
     """
 
     step: int = 0
     position: int = 0
     nonfinite_steps: int = 0
+    unmeasured: bool = False
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Progressed":
         """From the state of a checkpoint."""
-        return cls(state["step"], state["position"], state.get("nonfinite_steps", 0))
+        return cls(
+            state["step"],
+            state["position"],
+            state.get("nonfinite_steps", 0),
+            state.get("unmeasured", False),
+        )
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, int | bool]:
         """For a checkpoint, which holds the step anyhow."""
-        return {"position": self.position, "nonfinite_steps": self.nonfinite_steps}
+        return {
+            "position": self.position,
+            "nonfinite_steps": self.nonfinite_steps,
+            "unmeasured": self.unmeasured,
+        }
 
 
 class TrainingLoop:
@@ -84,7 +97,8 @@ class TrainingLoop:
         writer: of metrics; None on other workers than the chief.
         evaluation: on held-out text, or None.
         settings: how many steps, and how often what is done.
-        peak_share: from positions, targets and seconds to the share of the machine's peak.
+        peak_share: from positions, targets and seconds to the share of the machine's peak, or
+            None where that is not known.
     """
 
     def __init__(
@@ -100,7 +114,7 @@ class TrainingLoop:
         writer: MetricWriter | None,
         evaluation: Evaluation | None,
         settings: Trainer,
-        peak_share: Callable[[float, float, float], float],
+        peak_share: Callable[[float, float, float], float] | None,
     ):
         self._step = step
         self._learning_rate = learning_rate
@@ -119,7 +133,7 @@ class TrainingLoop:
         """Trains until the last step, or until a worker is asked to stop.
 
         Args:
-            start: where the run is; fewer steps than the last.
+            start: where the run is; at the last step only if that is still to be measured.
 
         Returns:
             The updates made in all. A checkpoint of that step has been saved.
@@ -128,6 +142,7 @@ class TrainingLoop:
             KzooError: a loss or a gradient is not finite, or something cannot be written.
         """
         now, unread, interval, pause, ends = start, [], _Interval(), _Pause(), False
+        self._max_skipped_steps = max_skipped_steps(self._settings, start.nonfinite_steps)
         with (
             asked_to_stop() as signals,
             contextlib.closing(self._data.batches_from(now.position)) as batches,
@@ -135,6 +150,9 @@ class TrainingLoop:
             self._watchdog,
             contextlib.closing(self._checkpoints),
         ):
+            if start.unmeasured and self._measures(start.step):
+                is_interrupted = self._measure_late(start, signals)
+                ends = is_interrupted or start.step >= self._settings.train_steps
             # A signal that comes after `ends` is set stops the next step, so that the last step
             # taken is always one that is read, reported and saved.
             while not ends:
@@ -149,11 +167,11 @@ class TrainingLoop:
                     if progress is not None:
                         progress.update(now.step, **interval.shown())
                 if ends or now.step % self._settings.log_interval == 0:
-                    self._write(now.step, "train", self._report(now.step, interval))
+                    self._report(now.step, interval)
                     interval = _Interval()
                     pause = _Pause()
                 with pause:
-                    self._between_steps(now, ends)
+                    ends = self._between_steps(now, ends, signals)
         if now.step < self._settings.train_steps and (signals or self._cluster.is_chief):
             print(
                 f"stopped by {signals[0] if signals else 'the signal of another worker'} after "
@@ -173,9 +191,8 @@ class TrainingLoop:
             return self._step(shares, now.step, self._learning_rate(now.step), stop=stop)
 
     def _after(self, now: Progressed) -> Progressed:
-        return dataclasses.replace(
-            now, step=now.step + 1, position=now.position + self._data.global_batch_size
-        )
+        position = now.position + self._data.global_batch_size
+        return Progressed(now.step + 1, position, now.nonfinite_steps)
 
     def _progress(self, first_step: int):
         if not self._cluster.is_chief:
@@ -210,9 +227,12 @@ class TrainingLoop:
             Where the run is, and whether a worker was asked to stop. All workers read the same
             numbers at the same steps, so they stop after the same one.
         """
+        self._checkpoints.check()
         skipped, stops = now.nonfinite_steps, False
         for behind, metrics in zip(reversed(range(len(unread))), unread, strict=True):
-            with self._watchdog.stage(f"the device to end step {now.step - behind:,}"):
+            with self._watchdog.stage(
+                f"the devices, perhaps of another worker, to end step {now.step - behind:,}"
+            ):
                 total = int(metrics.nonfinite_steps)
             if total > skipped:
                 position = now.position - behind * self._data.global_batch_size
@@ -233,7 +253,7 @@ class TrainingLoop:
             f"the loss or a gradient of step {step:,} is not a finite number. Its batch holds the "
             f"examples {first:,} to {position - 1:,} ({'; '.join(named)}; …)."
         )
-        allowed = max_skipped_steps(self._settings)
+        allowed = self._max_skipped_steps
         if total <= allowed:
             _LOG.warning("%s The weights stay as they were (%d of %d)", what, total, allowed)
             return
@@ -245,57 +265,99 @@ class TrainingLoop:
             "longer warm-up or runtime.precision=float32 may help"
         )
 
-    def _report(self, step: int, interval: "_Interval") -> dict[str, float]:
+    def _report(self, step: int, interval: "_Interval") -> None:
+        if self._writer is None:
+            return
         report = interval.report()
         report["learning_rate"] = self._learning_rate(step - 1)
-        if interval.seconds > 0:
+        if interval.seconds > 0 and self._peak_share is not None:
             report["peak_share"] = self._peak_share(
                 interval.positions, interval.targets, interval.seconds
             )
-        return report
+        self._writer.write(step, "train", report)
 
-    def _write(self, step: int, split: str, values: dict[str, float]) -> None:
-        if self._writer is not None:
-            self._writer.write(step, split, values)
+    def _between_steps(self, now: Progressed, ends: bool, signals: list[str]) -> bool:
+        """Measures and saves where it is time to. Metrics first: a save makes them permanent.
 
-    def _between_steps(self, now: Progressed, ends: bool) -> None:
-        """Measures and saves where it is time to. Metrics first: a save makes them permanent."""
-        measured = None
-        step, settings = now.step, self._settings
-        if self._evaluation is not None and self._measures(step):
-            with self._watchdog.stage(f"the measurement on held-out text after step {step:,}"):
-                measured = self._evaluation.measure()
-            self._write(step, "held_out", measured)
-            if self._cluster.is_chief:
-                print(held_out_line(step, measured), file=sys.stderr)
-        if not self._cluster.is_chief:
-            return
-        is_best = settings.keep_best and self._is_best(step, measured)
-        if ends or is_best or step % settings.checkpoint_interval == 0:
-            state = {**self._run_state, **now.state()}
-            with self._watchdog.stage(f"the checkpoint of step {step:,} to be written"):
-                self._writer.flush()
-                self._checkpoints.start_saving(
-                    step, self._variables, state, loss=measured["loss"] if is_best else None
-                )
-                if ends:
-                    self._checkpoints.wait()
+        A run that is asked to stop saves at once: what it was to measure, it measures when it goes
+        on.
+
+        Returns:
+            Whether the run ends here.
+        """
+        measured, due = None, self._measures(now.step)
+        if due and (not ends or now.step == self._settings.train_steps):
+            measured = self._measure(now.step, signals)
+        if due and measured is None:
+            now, ends = dataclasses.replace(now, unmeasured=True), True
+        is_best = self._is_best(now.step, measured)
+        if ends:
+            # All workers learn whether their last step is safe.
+            save = functools.partial(self._save_last, now, measured if is_best else None)
+            self._cluster.chief_first(save, "write the checkpoint")
+        elif self._cluster.is_chief and (
+            is_best or now.step % self._settings.checkpoint_interval == 0
+        ):
+            self._start_saving(now, measured if is_best else None)
+        return ends
+
+    def _measure(self, step: int, signals: list[str]) -> dict[str, float] | None:
+        """Measures and reports, or is interrupted."""
+        with self._watchdog.stage(f"the measurement on held-out text after step {step:,}"):
+            measured = self._evaluation.measure(lambda: bool(signals))
+        if measured is not None and self._writer is not None:
+            self._writer.write(step, "held_out", measured)
+            print(held_out_line(step, measured), file=sys.stderr)
+        return measured
+
+    def _measure_late(self, start: Progressed, signals: list[str]) -> bool:
+        """Measures what was left when the run was asked to stop; returns whether it is again."""
+        measured = self._measure(start.step, signals)
+        if self._is_best(start.step, measured):
+            self._checkpoints.mark_best(start.step, measured["loss"])
+        return measured is None
+
+    def _start_saving(self, now: Progressed, best: dict[str, float] | None) -> None:
+        with self._watchdog.stage(f"the checkpoint of step {now.step:,} to be written"):
+            self._writer.flush()
+            self._checkpoints.start_saving(
+                now.step,
+                self._variables,
+                {**self._run_state, **now.state()},
+                loss=None if best is None else best["loss"],
+            )
+
+    def _save_last(self, now: Progressed, best: dict[str, float] | None) -> None:
+        # That an earlier one failed is no reason not to try this one.
+        self._checkpoints.close()
+        self._start_saving(now, best)
+        self._checkpoints.wait()
 
     def _measures(self, step: int) -> bool:
         interval = self._settings.validation_interval
-        return interval is not None and (step == self._settings.train_steps or step % interval == 0)
+        if self._evaluation is None or interval is None:
+            return False
+        return step == self._settings.train_steps or step % interval == 0
 
     def _is_best(self, step: int, measured: dict[str, float] | None) -> bool:
-        if measured is None:
+        """Whether the chief is to mark this step."""
+        if measured is None or not self._settings.keep_best or not self._cluster.is_chief:
             return False
-        self._checkpoints.wait()
+        with self._watchdog.stage("the last checkpoint to be written"):
+            self._checkpoints.wait()
         best = self._checkpoints.best()
         return best is None or best.step == step or measured["loss"] < best.loss
 
 
-def max_skipped_steps(settings: Trainer) -> int:
-    """How many steps that are not finite a run may have."""
-    return settings.max_skipped_steps if settings.on_nonfinite == "skip" else 0
+def max_skipped_steps(settings: Trainer, skipped: int) -> int:
+    """How many steps that are not finite a run may have.
+
+    Args:
+        settings: where the limit may be another one than when the run began.
+        skipped: how many it has had: these are no reason to stop now.
+    """
+    limit = settings.max_skipped_steps if settings.on_nonfinite == "skip" else 0
+    return max(limit, skipped)
 
 
 @dataclass

@@ -28,7 +28,7 @@ def _left_in_container() -> float:
         used = int((_CGROUP / "memory.current").read_text())
         # What was read from files lately is given up first.
         statistics = dict(line.split() for line in (_CGROUP / "memory.stat").open())
-        used -= int(statistics.get("file", 0))
+        used -= sum(int(statistics.get(key, 0)) for key in ("active_file", "inactive_file"))
     except (OSError, ValueError):
         return math.inf
     return math.inf if limit == "max" else int(limit) - used

@@ -41,12 +41,13 @@ from kzoo.training.build import (
     num_logical_cpus,
 )
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.cluster import Cluster, why_collectives_ended
+from kzoo.training.cluster import Cluster, is_of_another_worker, why_collectives_ended
 from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW
 from kzoo.training.ready_examples import ready_examples
 from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
+from kzoo.training.shared_folder import check_shared_folder
 from kzoo.training.starting_point import StartingPoint
 from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
@@ -71,17 +72,21 @@ def pretrain(config: Config, model_dir: str) -> None:
         _pretrain(config, model_dir)
     except tf.errors.ResourceExhaustedError as error:
         raise KzooError(
-            f"memory ran out: {reason(error)}. Lower data.global_batch_size,"
-            " data.sequence_length or the model's size, or set runtime.recompute=true or"
-            " runtime.precision=mixed_bfloat16"
+            f"memory ran out: {reason(error)}. A higher trainer.accumulation_steps or"
+            " runtime.recompute=true takes less and changes nothing else, as does a wider machine;"
+            " else runtime.precision=mixed_bfloat16, a lower data.global_batch_size or"
+            " data.sequence_length, or a smaller model"
         ) from error
     except tf.errors.OpError as error:
-        if config.runtime.strategy != "multi_worker_mirrored":
+        if not is_of_another_worker(error):
+            raise
+        who = {"multi_worker_mirrored": "another worker", "tpu": "the TPU"}
+        if config.runtime.strategy not in who:
             raise
         raise KzooError(
-            f"another worker has ended or cannot be reached ({why_collectives_ended(error)}); its "
-            "own output says why. Start all workers again with the same command: they go on from "
-            "the last checkpoint"
+            f"{who[config.runtime.strategy]} has ended or cannot be reached "
+            f"({why_collectives_ended(error)}); its own output says why. Start all again with the "
+            "same command: the run goes on from the last checkpoint"
         ) from error
 
 
@@ -89,12 +94,17 @@ def _pretrain(config: Config, model_dir: str) -> None:
     run = _set_up(config, model_dir)
     # Nothing is written to the folder, not even made, before all that can be wrong was looked at.
     run.cluster.chief_first(run.checkpoints.claim, f"use {model_dir}")
+    check_shared_folder(run.cluster, os.path.join(model_dir, CHECKPOINT_FOLDER))
     state = run.checkpoints.restore_latest(run.variables)
     step = state["step"] if state else 0
-    run.cluster.check_agreement(step, f"the newest checkpoint in {model_dir}")
+    run.cluster.check_agreement(
+        step,
+        f"the newest checkpoint in {model_dir} that can be read",
+        "the warnings above say what is wrong with others",
+    )
     _check_vocabulary_of_run(state, run.examples, model_dir)
     begun_from = _begun_from(run, state)
-    if step < config.trainer.train_steps:
+    if step < config.trainer.train_steps or state.get("unmeasured"):
         step = _train(run, state, begun_from)
     elif run.cluster.is_chief:
         print(f"the run in {model_dir} is finished: it has made {step:,} steps")
@@ -146,8 +156,8 @@ def _set_up(config: Config, model_dir: str) -> _Run:
     )
     # Before anything is computed: workers have to know of each other first.
     strategy = make_strategy(runtime.strategy, device_names(config), runtime.tpu)
-    cluster = Cluster(strategy)
-    _check_shares(config, strategy)
+    cluster = Cluster(strategy, config.trainer.stall_warning_seconds)
+    _check_strategy(config, strategy)
     checkpoints = Checkpoints(
         os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
     )
@@ -189,12 +199,16 @@ def _begun_from(run: _Run, state: dict | None) -> dict | None:
 def _shared_examples(config: Config, cluster: Cluster, start: StartingPoint | None) -> ExampleFiles:
     """The examples of all workers, made by the chief where they are not there yet."""
     known_vocabulary = start.vocabulary if start else None
-    cluster.chief_first(lambda: ready_examples(config, known_vocabulary), "open the examples")
-    examples = ready_examples(config)
+    made = cluster.chief_first(
+        lambda: ready_examples(config, known_vocabulary), "open the examples"
+    )
+    examples = made or ready_examples(config)
     settings = json.dumps([config.model_dump(), examples.info.model_dump()], sort_keys=True)
     digest = hashlib.sha256(settings.encode()).digest()
     cluster.check_agreement(
-        int.from_bytes(digest[:7]), "the configuration, or the examples that it names,"
+        int.from_bytes(digest[:7]),
+        "the configuration, or the examples that it names,",
+        "start all workers with the same command, on the same files",
     )
     return examples
 
@@ -207,7 +221,14 @@ def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
     evaluation = None
     if config.trainer.validation_interval is not None:
         evaluation = build_evaluation(
-            config, run.examples, source, run.model, run.strategy, run.cluster
+            config,
+            run.examples,
+            source,
+            run.model,
+            run.strategy,
+            run.cluster,
+            # As much memory at a time as training takes.
+            batch_size=config.data.global_batch_size // config.trainer.accumulation_steps,
         )
     with contextlib.ExitStack() as stack:
         writer = None
@@ -225,7 +246,7 @@ def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
                 seed=config.data.seed,
                 accumulation_steps=config.trainer.accumulation_steps,
                 loss_scale=run.loss_scale,
-                max_skipped_steps=max_skipped_steps(config.trainer),
+                max_skipped_steps=max_skipped_steps(config.trainer, start.nonfinite_steps),
                 nonfinite_steps=start.nonfinite_steps,
                 static_shapes=has_static_shapes(config),
                 recompute=config.runtime.recompute,
@@ -248,7 +269,14 @@ def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
         return loop.run(start)
 
 
-def _check_shares(config: Config, strategy: tf.distribute.Strategy) -> None:
+def _check_strategy(config: Config, strategy: tf.distribute.Strategy) -> None:
+    """Refuses what can be seen once the devices are known."""
+    devices = strategy.extended.worker_devices
+    if config.runtime.jit_compile and len(devices) > 1 and "CPU" in devices[0]:
+        raise KzooError(
+            "runtime.jit_compile: XLA cannot share a step out over parts of a CPU; leave it out, "
+            "or take the strategy one_device"
+        )
     replicas, micro_batches = strategy.num_replicas_in_sync, config.trainer.accumulation_steps
     if config.data.global_batch_size % (replicas * micro_batches):
         with_them = f" with {micro_batches} micro-batches each" if micro_batches > 1 else ""

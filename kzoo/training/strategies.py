@@ -1,5 +1,6 @@
 """On which devices a run computes, and with which settings of TensorFlow's runtime."""
 
+import re
 from collections.abc import Sequence
 
 import keras
@@ -107,8 +108,14 @@ def _mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.distribute.Strat
 
 def _multi_worker_mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.distribute.Strategy:
     check_tf_config()
-    # Not checked: looking at devices would start TensorFlow's runtime before it knows its cluster.
-    return worker_strategy(devices)
+    # Looking at logical devices would start TensorFlow's runtime before it knows its cluster.
+    names = [_short_name(device) for device in devices]
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    absent = [name for name in names if not re.fullmatch(r"CPU:\d+", name)]
+    absent = [name for name in absent if name not in {f"GPU:{index}" for index in range(gpus)}]
+    if absent:
+        raise KzooError(f"no such device: {', '.join(absent)}; this worker has {gpus} GPUs")
+    return worker_strategy(names)
 
 
 def _tpu(_devices: tuple[str, ...], tpu: str | None) -> tf.distribute.Strategy:

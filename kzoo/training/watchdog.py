@@ -46,7 +46,7 @@ class Watchdog:
         """Names what is waited for inside.
 
         Args:
-            what: goes on from "the run has been waiting for … for 5 minutes".
+            what: goes on from "waiting for 300 s already for".
         """
         self._current = (what, time.monotonic())
         try:

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kzoo.config.schema import Trainer
+from kzoo.training.loop import max_skipped_steps
 from kzoo.training.loss_scale import INITIAL_SCALE, DynamicLossScale
 from kzoo.training.optimizer import decayed_variables
 from kzoo.training.step import masked_vectors, trainable_weights
@@ -214,6 +216,18 @@ def test_so_many_steps_may_be_skipped_and_then_nothing_moves(poison):
     assert int(step([bad], 2, small_steps.RATE).nonfinite_steps) == 3
     assert int(step([good], 3, small_steps.RATE).nonfinite_steps) == 3
     _assert_unmoved(model, before)
+
+
+@pytest.mark.parametrize(("on_nonfinite", "limit"), [("stop", None), ("skip", 1)])
+def test_steps_that_were_skipped_under_another_limit_do_not_stop_a_run(on_nonfinite, limit):
+    settings = Trainer(on_nonfinite=on_nonfinite, max_skipped_steps=limit)
+    allowed = max_skipped_steps(settings, 3)
+    model = small_steps.model()
+    before = small_steps.values(model.variables)
+    step = small_steps.training_step(model, max_skipped_steps=allowed, nonfinite_steps=3)
+    metrics = step([small_steps.batch(UNEVEN)], 0, small_steps.RATE)
+    assert int(metrics.nonfinite_steps) == 3
+    assert not np.array_equal(model.head.bias.numpy(), before[-1])
 
 
 def test_micro_batches_make_the_update_of_the_whole_batch_when_compiled_too():

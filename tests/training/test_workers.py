@@ -1,6 +1,7 @@
 """Runs of two workers, each a process of the command."""
 
 import re
+import shutil
 import signal
 import time
 
@@ -81,7 +82,7 @@ def test_two_workers_share_a_file_and_leave_one_set_of_checkpoints(config, unint
     assert len(list((model_dir / "tensorboard" / "train").iterdir())) == 1
 
 
-def test_a_signal_to_one_worker_stops_both_and_one_process_goes_on(config, uninterrupted, folder):
+def test_a_signal_to_one_worker_stops_both_and_others_go_on(config, uninterrupted, folder):
     model_dir = folder / "stopped"
     workers = _start(config, model_dir)
     runs.signal_after_step(workers[1], model_dir, 7, signal.SIGTERM)
@@ -92,6 +93,12 @@ def test_a_signal_to_one_worker_stops_both_and_one_process_goes_on(config, unint
     stopped = runs.steps(model_dir)[-1]
     assert 7 < stopped < 20
     assert f"after step {stopped}, which is saved" in errors
+    again = folder / "again"
+    shutil.copytree(model_dir, again)
+    (status, _, errors), _ = wait_for_all(_start(config, again))
+    assert status == 0, errors
+    assert f"resumed at step {stopped} of 20" in errors
+    _assert_close(again, uninterrupted, 20)
 
     ended = runs.run(
         *runs.arguments(config, model_dir, *WITHOUT_DROPOUT, "trainer.accumulation_steps=2")
@@ -114,6 +121,14 @@ def test_when_a_worker_is_killed_the_other_ends_and_says_so(config, uninterrupte
     last = errors.strip().splitlines()[-1]
     assert last.startswith("error: another worker has ended or cannot be reached")
     assert "Traceback" not in errors
+
+
+def test_workers_that_do_not_share_the_folder_are_refused(config, uninterrupted, folder):
+    workers = start_workers(_command(config, folder / "here"), _command(config, folder / "there"))
+    for status, _, errors in wait_for_all(workers):
+        assert status == 2
+        assert "worker 1 does not find in" in errors.splitlines()[-1]
+    assert not runs.steps(folder / "here")
 
 
 def test_workers_with_other_settings_are_refused(config, uninterrupted, folder):
@@ -143,6 +158,8 @@ def test_what_the_chief_cannot_do_ends_all_workers(config, folder, tmp_path):
         (None, "needs TF_CONFIG in the environment"),
         ("{", "is no JSON"),
         ('{"cluster": {"worker": ["a:1"]}}', "lacks cluster, or task"),
+        ('{"cluster": {"worker": 3}, "task": {"type": "worker", "index": 0}}', "must be a list"),
+        (_cluster('"a:1"', "worker", "true"), "lacks cluster, or task"),
         (_cluster('"a:1", "a:1"', "worker", 0), "an address is named twice"),
         (_cluster('"a:1"', "worker", 1), "cluster has no worker 1"),
         (_cluster('"a"', "worker", 0), "every worker's address must be host:port"),

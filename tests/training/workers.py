@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from tests.paths import REPOSITORY
 
@@ -35,8 +36,12 @@ def wait_for_all(
     workers: Sequence[subprocess.Popen], timeout_seconds: float = 300
 ) -> list[tuple[int, str, str]]:
     """Status, output and errors of each worker; none outlives this call."""
+    # All at once: one whose output nobody reads would stop, and the others with it.
     try:
-        outputs = [worker.communicate(timeout=timeout_seconds) for worker in workers]
+        with ThreadPoolExecutor(len(workers)) as pool:
+            outputs = list(
+                pool.map(lambda worker: worker.communicate(timeout=timeout_seconds), workers)
+            )
     finally:
         for worker in workers:
             worker.kill()
