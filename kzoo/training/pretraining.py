@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 import keras
 import tensorflow as tf
 
-from kzoo.config import loader
 from kzoo.config.schema import Config
 from kzoo.corpora.examples import VOCABULARY_FOLDER, ExampleFiles
 from kzoo.corpora.table import format_table
@@ -46,14 +44,13 @@ from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW
 from kzoo.training.ready_examples import ready_examples
-from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
+from kzoo.training.run_folder import CHECKPOINT_FOLDER, PRESET_FOLDER
 from kzoo.training.shared_folder import check_shared_folder
 from kzoo.training.starting_point import StartingPoint
 from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import MetricWriter
-
-_LOG = logging.getLogger(__name__)
+from kzoo.training.written_config import write_config
 
 
 def pretrain(config: Config, model_dir: str) -> None:
@@ -233,7 +230,7 @@ def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
     with contextlib.ExitStack() as stack:
         writer = None
         if run.cluster.is_chief:
-            _write_config(config, run.model_dir)
+            write_config(config, run.model_dir)
             _describe_run(run, source, start)
             writer = stack.enter_context(MetricWriter(run.model_dir, start.step if state else None))
             if evaluation is not None and not state:
@@ -271,13 +268,13 @@ def _train(run: _Run, state: dict | None, begun_from: dict | None) -> int:
 
 def _check_strategy(config: Config, strategy: tf.distribute.Strategy) -> None:
     """Refuses what can be seen once the devices are known."""
-    devices = strategy.extended.worker_devices
-    if config.runtime.jit_compile and len(devices) > 1 and "CPU" in devices[0]:
+    replicas, micro_batches = strategy.num_replicas_in_sync, config.trainer.accumulation_steps
+    is_on_cpus = replicas > 1 and "CPU" in strategy.extended.worker_devices[0]
+    if config.runtime.jit_compile and is_on_cpus:
         raise KzooError(
             "runtime.jit_compile: XLA cannot share a step out over parts of a CPU; leave it out, "
             "or take the strategy one_device"
         )
-    replicas, micro_batches = strategy.num_replicas_in_sync, config.trainer.accumulation_steps
     if config.data.global_batch_size % (replicas * micro_batches):
         with_them = f" with {micro_batches} micro-batches each" if micro_batches > 1 else ""
         raise KzooError(
@@ -285,40 +282,6 @@ def _check_strategy(config: Config, strategy: tf.distribute.Strategy) -> None:
             f"evenly by the {replicas} devices of strategy {config.runtime.strategy}{with_them}; "
             f"set it to a multiple of {replicas * micro_batches}, or choose runtime.devices"
         )
-
-
-def _write_config(config: Config, model_dir: str) -> None:
-    """Writes the effective configuration; what differs from an earlier attempt is said."""
-    path = os.path.join(model_dir, CONFIG_FILE)
-    try:
-        if tf.io.gfile.exists(path):
-            _warn_of_changes(path, config)
-        with tf.io.gfile.GFile(path + ".partial", "w") as file:
-            file.write(loader.dump(config))
-        tf.io.gfile.rename(path + ".partial", path, overwrite=True)
-    except (OSError, tf.errors.OpError) as error:
-        raise KzooError(f"cannot write {path}: {reason(error)}") from error
-
-
-def _warn_of_changes(path: str, config: Config) -> None:
-    try:
-        changes = _changes(loader.load([path]), config)
-    except KzooError as error:
-        _LOG.warning("cannot compare with the configuration of the last attempt: %s", error)
-        return
-    if changes:
-        _LOG.warning("changed since the last attempt of this run: %s", "; ".join(changes))
-
-
-def _changes(old: Config, new: Config) -> list[str]:
-    """The keys with another value, each as `section.key: old → new`."""
-    old_sections, new_sections = old.model_dump(), new.model_dump()
-    return [
-        f"{section}.{key}: {old_sections[section][key]} → {value}"
-        for section, keys in new_sections.items()
-        for key, value in keys.items()
-        if old_sections[section][key] != value
-    ]
 
 
 def _check_vocabulary_of_run(state: dict | None, examples: ExampleFiles, model_dir: str) -> None:
