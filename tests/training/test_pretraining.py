@@ -187,6 +187,7 @@ def test_layers_that_run_again_change_neither_the_run_nor_what_it_leaves(
     for split in ("train", "held_out"):
         lines, expected = runs.metrics(tmp_path / "run", split), runs.metrics(whole_run, split)
         for line, other in zip(lines, expected, strict=True):
+            assert line.pop("split") == other.pop("split") == split
             assert line == pytest.approx(other, rel=1e-4)
     found = runs.checkpoint(tmp_path / "run", 20)
     for name, value in runs.checkpoint(whole_run, 20).items():
