@@ -110,6 +110,8 @@ class BeamEngine:
         """What to tell of a failure: what a worker said if one did, else all that Beam says."""
         if why := work.failure() or _said_by_worker(f"{type(failure).__name__}: {failure}"):
             return why
+        if failure is None:
+            return "a worker failed and could not write why, as where a disk is full"
         print(*said, failure, sep="\n", file=sys.stderr)
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         return f"Apache Beam's {self._name} failed, as printed above: {lines[-1].strip()}"

@@ -242,7 +242,8 @@ class SharedWork:
             raise
         except OSError as error:
             message = (
-                f"cannot read or write {error.filename or self.folder.folder}: {error.strerror}"
+                f"cannot read or write {error.filename or self.folder.folder}: "
+                f"{error.strerror or error}"
             )
             self.stop(message)
             raise KzooError(message) from error
@@ -310,7 +311,10 @@ def _read_text(path: str) -> list[Segment]:
     try:
         with open(path, "rb") as stream:
             rows = feather.read_table(stream).to_pylist()
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        # What the system refuses has a number; of damaged data, Arrow raises errors without.
+        if getattr(error, "errno", None) is not None:
+            raise
         raise KzooError(
             f"{path} is damaged, as after a power cut ({error}); remove it, and the same command"
             " makes it again"

@@ -54,30 +54,27 @@ class Progressed:
         nonfinite_steps: steps that were skipped, since their loss or gradient was not finite.
         unmeasured: whether held-out text was to be measured after this step, and was not, since
             the run was asked to stop.
+        best_loss: on held-out text, if this step was the best so far. A kill may come between its
+            checkpoint and the mark of the best.
     """
 
     step: int = 0
     position: int = 0
     nonfinite_steps: int = 0
     unmeasured: bool = False
+    best_loss: float | None = None
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Progressed":
         """From the state of a checkpoint."""
-        return cls(
-            state["step"],
-            state["position"],
-            state.get("nonfinite_steps", 0),
-            state.get("unmeasured", False),
-        )
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: state[name] for name in names if name in state})
 
-    def state(self) -> dict[str, int | bool]:
+    def state(self) -> dict[str, int | bool | float | None]:
         """For a checkpoint, which holds the step anyhow."""
-        return {
-            "position": self.position,
-            "nonfinite_steps": self.nonfinite_steps,
-            "unmeasured": self.unmeasured,
-        }
+        state = dataclasses.asdict(self)
+        del state["step"]
+        return state
 
 
 class TrainingLoop:
@@ -150,6 +147,8 @@ class TrainingLoop:
             self._watchdog,
             contextlib.closing(self._checkpoints),
         ):
+            if start.best_loss is not None and self._cluster.is_chief:
+                self._checkpoints.mark_best(start.step, start.best_loss)
             if start.unmeasured and self._measures(start.step):
                 is_interrupted = self._measure_late(start, signals)
                 ends = is_interrupted or start.step >= self._settings.train_steps
@@ -318,14 +317,11 @@ class TrainingLoop:
         return measured is None
 
     def _start_saving(self, now: Progressed, best: dict[str, float] | None) -> None:
+        loss = None if best is None else best["loss"]
+        state = {**self._run_state, **dataclasses.replace(now, best_loss=loss).state()}
         with self._watchdog.stage(f"the checkpoint of step {now.step:,} to be written"):
             self._writer.flush()
-            self._checkpoints.start_saving(
-                now.step,
-                self._variables,
-                {**self._run_state, **now.state()},
-                loss=None if best is None else best["loss"],
-            )
+            self._checkpoints.start_saving(now.step, self._variables, state, loss)
 
     def _save_last(self, now: Progressed, best: dict[str, float] | None) -> None:
         # That an earlier one failed is no reason not to try this one.

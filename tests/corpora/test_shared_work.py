@@ -211,3 +211,19 @@ def test_a_worker_that_sees_other_things_says_so(corpus, vocabulary_folder, tmp_
     assert "train-de.parquet" in messages[0]
     with pytest.raises(KzooError, match=r"does not find .*nowhere\.partial/request\.json"):
         SharedWork.join(str(tmp_path / "nowhere"))
+
+
+def test_text_that_a_power_cut_has_damaged_is_named(corpus, vocabulary_folder, tmp_path):
+    def engine(folder, request, vocabulary):
+        SharedWork.begin(folder, request, vocabulary)
+        work = SharedWork.join(folder.output)
+        shard = next(iter(work.cut("train", "de")))
+        text = pathlib.Path(folder.folder, "text/train/de/00000.feather")
+        stored = bytearray(text.read_bytes())
+        middle = slice(len(stored) // 4, len(stored) // 2)
+        stored[middle] = bytes(len(stored[middle]))
+        text.write_bytes(stored)
+        work.make(shard)
+
+    with pytest.raises(KzooError, match=r"00000\.feather is damaged"):
+        prepared(corpus, vocabulary_folder, tmp_path / "examples", engine)
