@@ -77,10 +77,8 @@ class Memory:
     Attributes:
         weights: of the model.
         averages: the optimizer's two.
-        accumulated: the sum of the micro-batches' gradients, and the zeros that it began with; 0
-            without accumulation.
+        accumulated: the sum of the micro-batches' gradients; 0 without accumulation.
         gradients: of all weights, at the end of the backward pass.
-        added: the new sum, while the old one is there; 0 without accumulation.
         reduced: their sum over replicas, with what it is packed into; 0 where there is one. As
             measured on CPUs: collectives of GPUs may take less.
         casts: the weights in the layers' number format, where that is not their own.
@@ -95,7 +93,6 @@ class Memory:
     averages: int
     accumulated: int
     gradients: int
-    added: int
     reduced: int
     casts: int
     activations: int
@@ -118,7 +115,7 @@ class Memory:
         """
         kept = self.casts + self.activations + self.output_table_gradient
         begins = kept + max(self.scoring, self.temporaries)
-        ends = self.gradients + max(self.added, self.reduced, self.update)
+        ends = self.gradients + max(self.reduced, self.update)
         return self.state + self.accumulated + max(begins, ends)
 
 
@@ -129,16 +126,14 @@ def memory(workload: Workload, counts: ParameterCounts) -> Memory:
         workload: the step.
         counts: the parameters of the model; without a pooler, which a run has none of.
     """
-    accumulates = workload.accumulation_steps > 1
     gradients = FLOAT * counts.total
     input_table = FLOAT * workload.vocabulary_size * workload.embedding_dim
     output_table = FLOAT * workload.vocabulary_size * workload.output_embedding_dim
     return Memory(
         weights=FLOAT * counts.total,
         averages=2 * FLOAT * counts.total,
-        accumulated=2 * gradients if accumulates else 0,
+        accumulated=gradients if workload.accumulation_steps > 1 else 0,
         gradients=gradients,
-        added=gradients if accumulates else 0,
         reduced=3 * gradients if workload.num_replicas > 1 else 0,
         casts=workload.compute_bytes * counts.total if workload.compute_bytes != FLOAT else 0,
         activations=activation_bytes(workload),

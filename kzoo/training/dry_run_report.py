@@ -157,7 +157,7 @@ def _memory(plan: Plan) -> str:
         ("weights", memory.weights),
         ("Adam's two averages", memory.averages),
         ("gradients", memory.gradients),
-        ("sums of the micro-batches' gradients", memory.accumulated + memory.added),
+        ("sums of the micro-batches' gradients", memory.accumulated),
         ("sum of the replicas' gradients", memory.reduced),
         ("weights in half precision", memory.casts),
         ("activations", budget.activation_bytes(work, recompute=False)),

@@ -16,8 +16,6 @@ from kzoo.training.replicas import OnReplicas
 
 # What the step takes of a batch; the rest (the languages) is for evaluation.
 FEATURES = ("token_ids", "padding_mask", "mask_positions", "mask_ids", "mask_weights")
-# What a replica adds up of its micro-batches: the first fields of `StepMetrics`.
-_NUM_SUMS = 5
 
 
 class StepMetrics(NamedTuple):
@@ -170,11 +168,13 @@ class TrainingStep:
             added = [old + new for old, new in zip(gradients, new_gradients, strict=True)]
             return number + 1, added, sums + new_sums
 
-        zeros = [tf.zeros(variable.shape, tf.float32) for variable in self._optimizer.trained]
+        # Not from zeros: they would take the room of all gradients once more, to the end.
+        first = {name: values[0] for name, values in micro_batches.items()}
+        gradients, sums = self._gradients_of_micro_batch(first, weight, _fold_in(seed, 0))
         _, gradients, sums = tf.while_loop(
             lambda number, *_: number < self._accumulation_steps,
             add_micro_batch,
-            [tf.constant(0), zeros, tf.zeros([_NUM_SUMS])],
+            [tf.constant(1), gradients, sums],
             parallel_iterations=1,
             maximum_iterations=self._accumulation_steps,
         )

@@ -106,14 +106,14 @@ def test_memory_of_one_device():
     alone = changed(num_replicas=1, accumulation_steps=1)
     memory = budget.memory(alone, COUNTS)
     assert (memory.weights, memory.averages, memory.gradients) == (4 * total, 8 * total, 4 * total)
-    assert (memory.accumulated, memory.added, memory.reduced) == (0, 0, 0)
+    assert (memory.accumulated, memory.reduced) == (0, 0)
     assert memory.state == 12 * total
     assert memory.update == 4 * 6000
     assert memory.output_table_gradient == 4 * 6000
     begins = memory.activations + memory.output_table_gradient + memory.scoring
     assert memory.peak == memory.state + max(begins, memory.gradients + memory.update)
     shared = budget.memory(WORKLOAD, COUNTS)
-    assert (shared.accumulated, shared.added, shared.reduced) == (8 * total, 4 * total, 12 * total)
+    assert (shared.accumulated, shared.reduced) == (4 * total, 12 * total)
     assert shared.state == memory.state
     assert (memory.casts, budget.memory(changed(compute_bytes=2), COUNTS).casts) == (0, 2 * total)
     assert shared.activations * 6 == memory.activations
@@ -125,7 +125,6 @@ def test_the_peak_is_at_the_beginning_or_at_the_end_of_the_backward_pass():
         averages=20,
         accumulated=0,
         gradients=10,
-        added=0,
         reduced=0,
         casts=0,
         activations=50,
@@ -139,7 +138,6 @@ def test_the_peak_is_at_the_beginning_or_at_the_end_of_the_backward_pass():
     assert dataclasses.replace(memory, casts=5).peak == 30 + 5 + 50 + (2 + 7)
     assert dataclasses.replace(memory, activations=1).peak == 30 + 10 + 4
     assert dataclasses.replace(memory, activations=1, reduced=10).peak == 30 + 10 + 10
-    assert dataclasses.replace(memory, activations=1, added=10).peak == 30 + 10 + 10
     assert dataclasses.replace(memory, accumulated=10).peak == 40 + 50 + (2 + 7)
 
 
