@@ -81,8 +81,9 @@ def main() -> None:
         raise KzooError("--model is missing: the folder of a run, or a preset")
     output = folder_name(FLAGS.output)
     # Before TensorFlow, which takes seconds.
-    if not is_remote(FLAGS.model) and not os.path.isdir(FLAGS.model):
-        raise KzooError(f"--model: there is no folder {FLAGS.model}")
+    model = folder_name(FLAGS.model)
+    if not is_remote(model) and not os.path.isdir(model):
+        raise KzooError(f"--model: there is no folder {model}")
     source, step = _open_source()
 
     from kzoo.saved_model.export import ExportOptions, export
