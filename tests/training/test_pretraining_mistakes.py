@@ -79,7 +79,7 @@ MISTAKES = {
     ),
     "a_model_that_no_machine_holds": (
         ["model.vocabulary_size=2147483647", "model.embedding_dim=65536"],
-        ["memory ran out: ", "2147483647,65536", "Lower data.global_batch_size"],
+        ["memory ran out: ", "2147483647,65536", "A higher trainer.accumulation_steps"],
     ),
     "a_folder_in_use": (["trainer.train_steps=30"], ["{folder}/run/checkpoints is in use by"]),
 }
@@ -157,9 +157,16 @@ def test_a_missing_configuration_is_named_and_the_process_ends_with_status_2(tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_url_is_refused_as_the_folder_of_a_run(config):
-    ended = runs.run(*runs.arguments(config, "gs://bucket/run"))
-    _assert_one_clear_error(ended, "gs://bucket/run is not a local path")
+def test_an_unknown_kind_of_storage_is_refused_as_the_folder_of_a_run(config):
+    ended = runs.run(*runs.arguments(config, "foo://bucket/run"))
+    _assert_one_clear_error(ended, "foo://bucket/run", "gs://")
+
+
+def test_xla_is_not_asked_to_share_a_step_out_over_parts_of_a_cpu(config, tmp_path):
+    settings = ("runtime.strategy=mirrored", "runtime.devices=2", "runtime.jit_compile=true")
+    ended = runs.run(*runs.arguments(config, tmp_path / "run", *settings))
+    _assert_one_clear_error(ended, "runtime.jit_compile: XLA cannot share a step out over parts")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
