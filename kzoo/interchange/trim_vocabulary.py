@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kzoo.corpora import files, reading
+from kzoo.corpora import reading
 from kzoo.corpora.pool import available_cores, run_in_order
 from kzoo.corpora.progress import ReadingProgress
 from kzoo.corpora.segments import Segment, read_shards
@@ -24,6 +24,7 @@ from kzoo.interchange.sentencepiece_proto import (
     serialize,
 )
 from kzoo.interchange.vocabulary_change import VocabularyChange
+from kzoo.storage import files
 from kzoo.text.vocabulary import Vocabulary
 
 # What stands for text that has no pieces of its own, and what never stands for text.
@@ -81,7 +82,7 @@ def count_pieces(
     Raises:
         KzooError: text cannot be read, or a language has none.
     """
-    total_bytes = sum(files.size_bytes(path) for group in paths.values() for path in group)
+    total_bytes = sum(files.stat(path).size_bytes for group in paths.values() for path in group)
     counts = np.zeros(vocabulary.size, np.int64)
     documents = bad_lines = 0
     places: list[str] = []

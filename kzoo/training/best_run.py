@@ -11,7 +11,7 @@ from kzoo.storage.remote import reason
 from kzoo.training import checkpoint_files
 from kzoo.training.checkpoint_files import STATE_FILE
 from kzoo.training.checkpoints import BEST_FILE, Best, Checkpoints
-from kzoo.training.pretraining import CHECKPOINT_FOLDER, CONFIG_FILE
+from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE
 
 _NEW, _OLD = "new", "old"
 # What a file system says that has no hard links, or not from this folder to that one.

@@ -35,8 +35,8 @@ from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.loop import held_out_line
-from kzoo.training.pretraining import CHECKPOINT_FOLDER
 from kzoo.training.ready_examples import ready_examples
+from kzoo.training.run_folder import CHECKPOINT_FOLDER
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import METRICS_FILE, MetricWriter, read_metrics
 

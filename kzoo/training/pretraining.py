@@ -77,13 +77,15 @@ def pretrain(config: Config, model_dir: str) -> None:
     except tf.errors.OpError as error:
         if not is_of_another_worker(error):
             raise
-        who = {"multi_worker_mirrored": "another worker", "tpu": "the TPU"}
-        if config.runtime.strategy not in who:
+        gone = {
+            "multi_worker_mirrored": "another worker has ended or cannot be reached",
+            "tpu": "the TPU has ended or cannot be reached",
+        }.get(config.runtime.strategy)
+        if gone is None:
             raise
         raise KzooError(
-            f"{who[config.runtime.strategy]} has ended or cannot be reached "
-            f"({why_collectives_ended(error)}); its own output says why. Start all again with the "
-            "same command: the run goes on from the last checkpoint"
+            f"{gone} ({why_collectives_ended(error)}); its own output says why. Start all again "
+            "with the same command: the run goes on from the last checkpoint"
         ) from error
 
 
