@@ -27,7 +27,7 @@ from kzoo.corpora.table import format_table
 
 MEGABYTE = 1e6
 # Rows, tokens of each, and targets of each.
-BATCHES = ((8, 128, 20), (4, 512, 77))
+BATCHES = {"8x128": (8, 128, 20), "4x512": (4, 512, 77)}
 SYSTEMS = {
     function.__name__: function
     for function in (
@@ -44,6 +44,13 @@ flags.DEFINE_multi_enum(
     ["kzoo", "kzoo_recomputing"],
     list(SYSTEMS),
     f"What to measure: {', '.join(SYSTEMS)}; may be repeated.",
+    flag_values=FLAGS,
+)
+flags.DEFINE_multi_enum(
+    "batches",
+    list(BATCHES),
+    list(BATCHES),
+    f"Windows and their length: {', '.join(BATCHES)}; may be repeated.",
     flag_values=FLAGS,
 )
 flags.DEFINE_integer("num_layers", 8, "Transformer layers.", 1, flag_values=FLAGS)
@@ -67,7 +74,7 @@ def main() -> None:
         "threads": FLAGS.threads,
         "num_layers": FLAGS.num_layers,
         "hidden_dim": FLAGS.hidden_dim,
-        "workloads": [measure(*batch) for batch in BATCHES],
+        "workloads": [measure(*BATCHES[batch]) for batch in FLAGS.batches],
     }
     for workload in results["workloads"]:
         print_table(workload)

@@ -13,7 +13,7 @@ _TOKEN_FILE = ".token"
 _TOKEN_BYTES = 7  # of an int64
 
 # How long a network file system may take to show a new file.
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 10.0
 
 
 def check_shared_folder(cluster: Cluster, folder: str) -> None:

@@ -108,7 +108,7 @@ def test_the_workload_counts_the_parameters_that_kzoo_trains():
 
 
 def test_recomputation_is_measured_in_memory_and_time(tmp_path):
-    arguments = ("--num_layers=1", "--hidden_dim=18")
+    arguments = ("--num_layers=1", "--hidden_dim=18", "--batches=8x128")
     results = run_benchmark("recomputation.py", tmp_path / "results.json", *arguments)
     for workload in results["workloads"]:
         assert list(workload["systems"]) == ["kzoo", "kzoo_recomputing"]
