@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,13 @@ def check(folder: Path, expected: Mapping[str, np.ndarray] | None = None) -> dic
     for row in rows.values():
         if "note" in row:
             continue
+        found = []
         try:
-            found = _check_module(folder, row, manifest, expected or {})
+            # One by one: what is found before a module proves to be unusable may be why it is.
+            for problem in _problems_of_module(folder, row, manifest, expected or {}):
+                found.append(problem)
         except (KzooError, *UNUSABLE) as error:
-            found = [f"cannot be used: {reason(error)}"]
+            found.append(f"cannot be used: {reason(error)}")
         problems += [f"{row['module']}: {problem}" for problem in found]
         # Functions and what they are of hold each other; a module may be larger than what is free.
         gc.collect()
@@ -159,9 +162,9 @@ def _path_of(key: str) -> str:
     return name.removeprefix("named_variables/").replace(".S", "/")
 
 
-def _check_module(
+def _problems_of_module(
     folder: Path, row: dict[str, Any], manifest: Mapping[str, Any], expected: Mapping[str, Any]
-) -> list[str]:
+) -> Iterator[str]:
     """The problems of one module; its row is completed."""
     name = row["module"]
     kind = name.split("/")[0]
@@ -170,41 +173,38 @@ def _check_module(
     names = counts.pop("names")
     row.update(counts)
     allowed = frozenset() if kind == "encoder" else _TEXT_OPERATIONS
-    wrong = sorted({*row["outside_core"]} - allowed)
-    problems = (
-        [f"has operations that TensorFlow does not know: {', '.join(wrong)}"] if wrong else []
-    )
+    if wrong := sorted({*row["outside_core"]} - allowed):
+        yield f"has operations that TensorFlow does not know: {', '.join(wrong)}"
     if kind != "masked_lm" and any(_HEAD in variable for variable in names):
-        problems.append("has weights of the masked-LM head")
+        yield "has weights of the masked-LM head"
     graph = (path / "saved_model.pb").read_bytes()
     if os.fsencode(folder.resolve()) in graph:
-        problems.append("names the folder in which it is")
+        yield "names the folder in which it is"
     if kind == "encoder":
         check_graph(graph, name)
-        problems += _weight_problems(path, names, manifest["encoder"])
+        yield from _weight_problems(path, names, manifest["encoder"])
     elif importlib.util.find_spec("tensorflow_text") is None:
         row["note"] = "not run: tensorflow_text is not installed"
-        return problems
+        return
     else:
         import tensorflow_text  # noqa: F401  its operations
     module = load_saved_model(path)
     row["signatures"] = sorted(module.signatures)
-    problems += _signature_problems(module, _SIGNATURES[kind])
+    yield from _signature_problems(module, _SIGNATURES[kind])
     compared = compare(module, name, expected)
     row["differences"] = {
         output: {"difference": found.difference, "largest_value": found.largest_value}
         for output, found in compared.items()
     }
     is_narrow = _precision(name, manifest) != "float32"
-    problems += [
-        f"`{output}` differs from the source model's by {found.difference:.2g} where the largest "
-        f"value is {found.largest_value:.2g}"
-        for output, found in compared.items()
-        if not _is_near(found, is_narrow)
-    ]
+    for output, found in compared.items():
+        if not _is_near(found, is_narrow):
+            yield (
+                f"`{output}` differs from the source model's by {found.difference:.2g} where the "
+                f"largest value is {found.largest_value:.2g}"
+            )
     if kind == "encoder":
-        problems += check_encoder(module)
-    return problems
+        yield from check_encoder(module)
 
 
 def _precision(name: str, manifest: Mapping[str, Any]) -> str:

@@ -100,27 +100,24 @@ def other_signature(folder, backbone):
 
 
 def operation_on_files(folder, backbone):
-    def edit(graph):
-        function = graph.library.function[0]
+    def edit(function):
         function.node_def.add(name="read", op="ReadFile", input=["name"])
 
-    edit_graph(folder, edit)
+    edit_function(folder, edit)
 
 
 def unknown_operation(folder, backbone):
-    def edit(graph):
-        graph.library.function[0].node_def.add(name="own", op="OperationOfOurOwn")
+    def edit(function):
+        function.node_def.add(name="own", op="OperationOfOurOwn")
 
-    edit_graph(folder, edit)
+    edit_function(folder, edit)
 
 
 def path_inside(folder, backbone):
-    def edit(graph):
-        graph.library.function[0].node_def[0].experimental_debug_info.original_node_names.append(
-            str(folder)
-        )
+    def edit(function):
+        function.node_def[0].experimental_debug_info.original_node_names.append(str(folder))
 
-    edit_graph(folder, edit)
+    edit_function(folder, edit)
 
 
 def replace(folder, module):
@@ -129,10 +126,32 @@ def replace(folder, module):
     rewrite_manifest(folder)
 
 
+def unknown_operation_where_none_calls(folder, backbone):
+    """TensorFlow loads all functions, of which nothing that an encoder does needs this one."""
+
+    def add(graph):
+        function = graph.graph_def.library.function.add()
+        function.signature.name = "not_called"
+        function.node_def.add(name="own", op="OperationOfOurOwn")
+
+    edit_graph(folder, add)
+
+
+def edit_function(folder, edit):
+    """Changes a function that is called; a file has its functions in no certain order."""
+
+    def edit_it(graph):
+        called = min(graph.object_graph_def.concrete_functions)
+        library = graph.graph_def.library.function
+        edit(next(function for function in library if function.signature.name == called))
+
+    edit_graph(folder, edit_it)
+
+
 def edit_graph(folder, edit):
     path = folder / "encoder" / "saved_model.pb"
     saved = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    edit(saved.meta_graphs[0].graph_def)
+    edit(saved.meta_graphs[0])
     path.write_bytes(saved.SerializeToString())
     rewrite_manifest(folder)
 
@@ -149,6 +168,7 @@ FAULTS = {
     other_signature: "encoder: serving_default: TensorFlow Serving would take default_bytes",
     operation_on_files: "its graph has the operation ReadFile",
     unknown_operation: "has the operation OperationOfOurOwn, which is not an operation of",
+    unknown_operation_where_none_calls: "operations that TensorFlow does not know: OperationOfOur",
     path_inside: "encoder: names the folder in which it is",
 }
 
