@@ -35,7 +35,7 @@ from kzoo.corpora.request import Request
 from kzoo.errors import KzooError
 from kzoo.storage import listing as listings
 from kzoo.storage import remote
-from kzoo.storage.files import exists
+from kzoo.storage.files import exists, names
 from kzoo.storage.listing import LISTING_FILE, Entry, Listing
 from kzoo.storage.lock_file import sole_maker
 from kzoo.storage.paths import is_remote
@@ -109,10 +109,9 @@ class RemotePartialFolder(PartialFolder):
             for language in languages:
                 os.makedirs(os.path.join(self._local, split, language))
                 folder = self._path(split, language)
-                names = remote.names(folder) if remote.is_folder(folder) else []
                 self._finished |= {
                     os.path.join(split, language, name)
-                    for name in names
+                    for name in names(folder)
                     if name.endswith(COUNTS_SUFFIX)
                 }
 
@@ -186,7 +185,9 @@ class RemotePartialFolder(PartialFolder):
         data = remote.read_bytes(self._path(LISTING_FILE))
         listing = listings.from_json(data, self._path(LISTING_FILE))
         self._move(info, listing)
-        others = remote.list_files(self.output).keys() - listing.keys()
+        there = remote.list_files(self.output)
+        self._check_moved(listing, there)
+        others = there.keys() - listing.keys()
         remote.at_once(lambda name: remote.remove(os.path.join(self.output, name)), others)
         remote.write_bytes(os.path.join(self.output, LISTING_FILE), data)
         about = remote.read_bytes(self._path(INFO_FILE))
@@ -202,6 +203,20 @@ class RemotePartialFolder(PartialFolder):
             remote.move(self._path(name), os.path.join(self.output, moves[name]))
 
         remote.at_once(move, [name for name in moves if name in there])
+
+    def _check_moved(self, listing: Listing, there: Mapping[str, remote.Stat]) -> None:
+        """Refuses to go on, and so to remove what is here, before all has arrived."""
+        missing = [
+            name
+            for name, entry in listing.items()
+            if name != INFO_FILE
+            and (name not in there or there[name].size_bytes != entry.size_bytes)
+        ]
+        if missing:
+            raise KzooError(
+                f"{len(missing)} files have not arrived whole in {self.output}, such as"
+                f" {missing[0]}; nothing was removed. Run the same command again"
+            )
 
     def _changes(self, request: Request) -> list[str]:
         is_marked = remote.exists(self._path(REQUEST_FILE)) or self.info() is not None

@@ -53,7 +53,7 @@ def exists(path: str) -> bool:
         KzooError: the storage cannot be asked.
     """
     try:
-        return remote.exists(path) if is_remote(path) else os.path.exists(path)
+        return remote.exists(path) if is_remote(path) else _local_mode(path) is not None
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
 
@@ -65,7 +65,7 @@ def is_folder(path: str) -> bool:
         KzooError: the storage cannot be asked.
     """
     try:
-        return remote.is_folder(path) if is_remote(path) else os.path.isdir(path)
+        return remote.is_folder(path) if is_remote(path) else modes.S_ISDIR(_local_mode(path) or 0)
     except OSError as error:
         raise KzooError(f"cannot read {path}: {error.strerror}") from error
 
@@ -82,3 +82,15 @@ def names(folder: str) -> list[str]:
         return []
     except OSError as error:
         raise KzooError(f"cannot read {folder}: {error.strerror}") from error
+
+
+def _local_mode(path: str) -> int | None:
+    """The mode of a local file or folder, or None.
+
+    `os.path.exists` takes what it could not ask about, as on a network disk that is away, for what
+    is not there; and then something else is written, or removed.
+    """
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None

@@ -171,13 +171,25 @@ def _written_anew(gfile: Any, path: str) -> Iterator[Any]:
 def exists(path: str) -> bool:
     """Whether there is a file or a folder."""
     with os_errors(path) as gfile:
-        return gfile.exists(path) or gfile.isdir(path)
+        return gfile.exists(path) or _is_folder(gfile, path)
 
 
 def is_folder(path: str) -> bool:
     """Whether there is a folder: something whose name goes on behind the path and a slash."""
     with os_errors(path) as gfile:
-        return gfile.isdir(path)
+        return _is_folder(gfile, path)
+
+
+def _is_folder(gfile: Any, path: str) -> bool:
+    """What `isdir` says; which also says no when the storage could not be asked."""
+    import tensorflow as tf
+
+    if gfile.isdir(path):
+        return True
+    try:
+        return gfile.stat(path).is_directory
+    except tf.errors.NotFoundError:
+        return False
 
 
 def stat(path: str) -> Stat:
@@ -203,10 +215,26 @@ def _children(folder: str) -> list[str]:
     with os_errors(folder) as gfile:
         return [
             name
-            for name in gfile.listdir(folder)
+            for name in _listed(gfile, folder)
             if name.strip("/")
             and (not name.startswith(".") or gfile.exists(os.path.join(folder, name)))
         ]
+
+
+def _listed(gfile: Any, folder: str) -> list[str]:
+    """What `listdir` says; which takes what could not be asked about for what is not there."""
+    import tensorflow as tf
+
+    try:
+        return gfile.listdir(folder)
+    except tf.errors.NotFoundError:
+        if not _is_folder(gfile, folder):
+            raise
+    try:
+        return gfile.listdir(folder)
+    except tf.errors.NotFoundError as error:
+        message = "the folder is there and cannot be listed"
+        raise tf.errors.UnavailableError(None, None, message) from error
 
 
 def list_files(folder: str) -> dict[str, Stat]:
@@ -217,8 +245,10 @@ def list_files(folder: str) -> dict[str, Stat]:
         folders, pending = pending, []
         for below in folders:
             where = os.path.join(folder, below) if below else folder
-            children = _children(where) if is_folder(where) else []
-            children = [os.path.join(below, child) for child in children]
+            try:
+                children = [os.path.join(below, child) for child in _children(where)]
+            except FileNotFoundError:
+                continue
             stats = at_once(lambda name: _stat_or_folder(os.path.join(folder, name)), children)
             for child, known in zip(children, stats, strict=True):
                 if known is None:
@@ -258,7 +288,7 @@ def remove_folder(folder: str) -> None:
     at_once(lambda name: remove(os.path.join(folder, name)), list_files(folder))
     # Its own folders, where the storage has any.
     with contextlib.suppress(FileNotFoundError), os_errors(folder) as gfile:
-        if gfile.isdir(folder):
+        if _is_folder(gfile, folder):
             gfile.rmtree(folder)
 
 

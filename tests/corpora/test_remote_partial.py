@@ -130,6 +130,25 @@ def test_an_interrupted_move_into_place_is_finished(make, expected, monkeypatch)
     assert not remote.exists(output + ".partial/dataset.json")
 
 
+def test_shards_that_a_listing_leaves_out_are_not_removed(make, expected, monkeypatch):
+    output = ram.new_folder()
+    usual = remote.list_files
+    with monkeypatch.context() as gaps:
+        gaps.setattr(
+            remote,
+            "list_files",
+            lambda folder: {
+                name: stat
+                for name, stat in usual(folder).items()
+                if not name.startswith("train/de")
+            },
+        )
+        with pytest.raises(KzooError, match=r"have not arrived whole .* such as train/de/"):
+            make(output)
+    make(output)
+    assert made_there(output) == expected
+
+
 def test_other_examples_are_replaced_only_if_that_is_asked_for(make, expected):
     output = ram.new_folder()
     make(output, text_field="other")

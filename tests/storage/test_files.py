@@ -1,5 +1,6 @@
 """What is asked of files, wherever they are."""
 
+import errno
 import os
 
 import pytest
@@ -33,3 +34,13 @@ def test_local_and_remote_files_are_alike(tmp_path):
         for look in (files.stat, files.open_binary):
             with pytest.raises(KzooError, match=f"cannot read {where}/nothing: No such file"):
                 look(f"{where}/nothing")
+
+
+def test_what_cannot_be_asked_about_is_not_taken_for_absent(tmp_path, monkeypatch):
+    def fails(path, **_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+
+    monkeypatch.setattr(os, "stat", fails)
+    for look in (files.exists, files.is_folder):
+        with pytest.raises(KzooError, match=f"cannot read {tmp_path}: Stale file handle"):
+            look(str(tmp_path))

@@ -77,3 +77,18 @@ def test_the_first_failure_of_many_requests_ends_them():
     with pytest.raises(OSError, match="0"):
         remote.at_once(request, range(10_000))
     assert len(seen) < 10_000
+
+
+@pytest.mark.parametrize(
+    "look", [remote.exists, remote.is_folder, remote.names, remote.list_files, remote.remove_folder]
+)
+def test_what_cannot_be_asked_about_is_not_taken_for_absent(folder, monkeypatch, look):
+    ram.write(folder, {"a": b"1", "below/b": b"2"})
+    with monkeypatch.context() as away:
+        ram.cut_off(away, folder + "/below")
+        if look in (remote.list_files, remote.remove_folder):
+            with pytest.raises(OSError, match="the network is away"):
+                look(folder)
+        with pytest.raises(OSError, match="the network is away"):
+            look(folder + "/below")
+    assert ram.read(folder) == {"a": b"1", "below/b": b"2"}
