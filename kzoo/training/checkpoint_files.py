@@ -9,11 +9,12 @@
 it: that walks the attributes of objects, and silently leaves out what it does not find there.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -21,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from kzoo.errors import KzooError
+from kzoo.storage import files
 from kzoo.storage.paths import is_remote
 from kzoo.storage.remote import reason
 
@@ -32,6 +34,14 @@ PREFIX = "variables"
 _NAMED_TENSORS = 3
 
 Variable = keras.Variable | tf.Variable
+
+# What reading what is damaged ends in. All other errors say that it could not be read now.
+_OF_DAMAGE = (
+    tf.errors.DataLossError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+)
 
 
 class BrokenCheckpointError(Exception):
@@ -140,7 +150,8 @@ def restore(
 
     Raises:
         BrokenCheckpointError: if a file is missing, cut short or damaged.
-        KzooError: if the checkpoint is of another model: other names, shapes or dtypes.
+        KzooError: if the checkpoint is of another model (other names, shapes or dtypes), or it
+            cannot be read now.
     """
     named = by_path(variables)
     content = _read_state(folder)
@@ -176,8 +187,12 @@ def read_float32(folder: str, name: str) -> np.ndarray:
 
 
 def is_complete(folder: str) -> bool:
-    """Whether the writing of the checkpoint was finished; its files are not checked."""
-    return tf.io.gfile.exists(os.path.join(folder, STATE_FILE))
+    """Whether the writing of the checkpoint was finished; its files are not checked.
+
+    Raises:
+        KzooError: the storage cannot be asked.
+    """
+    return files.exists(os.path.join(folder, STATE_FILE))
 
 
 def remove(folder: str) -> None:
@@ -185,7 +200,7 @@ def remove(folder: str) -> None:
 
     `state.json` goes first: a folder without it is not complete.
     """
-    if tf.io.gfile.exists(folder):
+    if files.exists(folder):
         if is_complete(folder):
             tf.io.gfile.remove(os.path.join(folder, STATE_FILE))
         tf.io.gfile.rmtree(folder)
@@ -231,14 +246,14 @@ def check_free_space(folder: str, needed_bytes: int, what: str = "a checkpoint")
 def _read_state(folder: str) -> dict[str, Any]:
     """The content of `state.json`, after a check that it and the files it lists are whole."""
     path = os.path.join(folder, STATE_FILE)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         raise IncompleteCheckpointError(f"{path} is missing, so its writing was never finished")
     try:
-        with tf.io.gfile.GFile(path) as file:
+        with _damage(path), tf.io.gfile.GFile(path) as file:
             content = json.loads(file.read())
         digest = content.pop("sha256")
-    except (ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
-        raise BrokenCheckpointError(f"{path} is damaged: {reason(error)}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise BrokenCheckpointError(f"{path} is damaged: {error}") from error
     if digest != _digest(content):
         raise BrokenCheckpointError(f"{path} is damaged: its content does not match its sha256")
     if content["format_version"] != FORMAT_VERSION:
@@ -248,9 +263,9 @@ def _read_state(folder: str) -> dict[str, Any]:
         )
     for name, expected in content["files"].items():
         path = os.path.join(folder, name)
-        if not tf.io.gfile.exists(path):
+        if not files.exists(path):
             raise BrokenCheckpointError(f"{path} is missing")
-        found = tf.io.gfile.stat(path).length
+        found = files.stat(path).size_bytes
         if found != expected:
             raise BrokenCheckpointError(f"{path} has {found} bytes instead of {expected}")
     return content
@@ -289,16 +304,24 @@ def _check_tensors(
 
 def _read_tensor(folder: str, name: str, dtype: tf.DType) -> tf.Tensor:
     """One value, its CRC checked."""
+    prefix = os.path.join(folder, PREFIX)
+    with _damage(prefix, f"tensor {name}"), tf.device("CPU:0"):
+        return tf.raw_ops.RestoreV2(
+            prefix=prefix, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
+        )[0]
+
+
+@contextlib.contextmanager
+def _damage(path: str, what: str | None = None) -> Iterator[None]:
+    """Tells what is damaged from what cannot be read now, which would be lost if passed over."""
     try:
-        with tf.device("CPU:0"):
-            return tf.raw_ops.RestoreV2(
-                prefix=os.path.join(folder, PREFIX),
-                tensor_names=[name],
-                shape_and_slices=[""],
-                dtypes=[dtype],
-            )[0]
+        yield
+    except _OF_DAMAGE as error:
+        raise BrokenCheckpointError(f"{what or f'{path} is damaged'}: {reason(error)}") from error
     except tf.errors.OpError as error:
-        raise BrokenCheckpointError(f"tensor {name}: {reason(error)}") from error
+        raise KzooError(
+            f"cannot read {path}: {reason(error)}. If that does not pass, move the checkpoint away"
+        ) from error
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kzoo.errors import KzooError
-from kzoo.storage.paths import is_remote
+from kzoo.storage import files
+from kzoo.storage.paths import clean, is_remote
 from kzoo.storage.remote import reason
 from kzoo.training import checkpoint_files, folder_lock
 from kzoo.training.checkpoint_files import BrokenCheckpointError, Variable
@@ -45,8 +46,9 @@ class Checkpoints:
     where a rename copies, it counts once its `state.json` is there. A process may be killed at
     any moment: what it left half-written is removed at the next save.
 
-    Saving step s makes s the newest: later ones, of an attempt that could not be continued,
-    are removed.
+    Saving step s makes s the newest: later ones, of an attempt that could not be continued, are
+    removed. But only those that `restore_latest` has passed over or gone on from, or that were
+    saved here: a run that has begun anew, for whatever reason, destroys nothing.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int = 5) -> None:
@@ -57,8 +59,9 @@ class Checkpoints:
         """
         if keep < 1:
             raise ValueError(f"keep must be 1 or more; received {keep}")
-        self._folder = os.fspath(folder)
+        self._folder = clean(folder)
         self._keep = keep
+        self._known: set[int] = set()
         self._writing: _Writing | None = None
 
     def path(self, step: int) -> str:
@@ -66,21 +69,33 @@ class Checkpoints:
         return os.path.join(self._folder, f"step-{step:08d}")
 
     def steps(self) -> list[int]:
-        """The steps with a complete checkpoint, ascending."""
+        """The steps with a complete checkpoint, ascending.
+
+        Raises:
+            KzooError: the storage cannot be asked.
+        """
         return [step for step in self._all_steps() if checkpoint_files.is_complete(self.path(step))]
 
     def latest(self) -> str | None:
-        """The folder of the newest complete checkpoint; its files have not been checked."""
+        """The folder of the newest complete checkpoint; its files have not been checked.
+
+        Raises:
+            KzooError: the storage cannot be asked.
+        """
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def best(self) -> Best | None:
-        """The best checkpoint so far, if one has been marked and is there."""
+        """The best checkpoint so far, if one has been marked and is there.
+
+        Raises:
+            KzooError: the storage cannot be asked.
+        """
         path = os.path.join(self._folder, BEST_FILE)
-        if not tf.io.gfile.exists(path):
+        if not files.exists(path):
             return None
         try:
-            with tf.io.gfile.GFile(path) as file:
+            with _user_errors(f"cannot read {path}"), tf.io.gfile.GFile(path) as file:
                 best = Best(**json.loads(file.read()))
         except (ValueError, TypeError) as error:
             _LOG.warning("%s is damaged and not used: %s", path, error)
@@ -105,7 +120,7 @@ class Checkpoints:
                     checkpoint_files.remove(path)
                 elif replaced := _REPLACED.fullmatch(name):
                     original = os.path.join(self._folder, replaced[1])
-                    if tf.io.gfile.exists(original):
+                    if files.exists(original):
                         checkpoint_files.remove(path)
                     else:
                         tf.io.gfile.rename(path, original)
@@ -146,11 +161,13 @@ class Checkpoints:
             loss: on held-out text, if the checkpoint is to be marked as the best: see `mark_best`.
 
         Raises:
-            KzooError: if there is no room for it, or an earlier one could not be written.
+            KzooError: if there is no room for it, an earlier one could not be written, or there
+                are later ones that this run does not go on from.
         """
         self.wait()
         named = checkpoint_files.by_path(variables)
         self.claim()
+        self._check_later(step)
         needed_bytes = checkpoint_files.size_bytes(named)
         checkpoint_files.check_free_space(self._folder, needed_bytes)
         has_room = available_memory_bytes() > _MEMORY_MARGIN * needed_bytes
@@ -245,11 +262,12 @@ class Checkpoints:
             then no variable has changed.
 
         Raises:
-            KzooError: if the newest whole checkpoint is of another model, or if there are
-                checkpoints and all are broken.
+            KzooError: if the newest whole checkpoint is of another model, the storage cannot be
+                asked, or there are checkpoints and all are broken.
         """
         broken = 0
         for step in reversed(self._all_steps()):
+            self._known.add(step)
             try:
                 return checkpoint_files.restore(
                     self.path(step), variables, allow_unused=allow_unused
@@ -294,10 +312,8 @@ class Checkpoints:
         return sorted(int(found[1]) for name in self._names() if (found := _STEP.fullmatch(name)))
 
     def _names(self) -> list[str]:
-        """What is in the folder; object storage marks folders with a slash."""
-        if not tf.io.gfile.isdir(self._folder):
-            return []
-        return [name.rstrip("/") for name in tf.io.gfile.listdir(self._folder)]
+        """What is in the folder."""
+        return files.names(self._folder)
 
     def _publish(self, written: str, final: str) -> None:
         """Renames a finished local checkpoint to its place, in which an older one may be."""
@@ -308,6 +324,23 @@ class Checkpoints:
         checkpoint_files.sync(self._folder)
         checkpoint_files.remove(replaced)
 
+    def _check_later(self, step: int) -> None:
+        """Refuses to write a step in the place of checkpoints that the run does not know of.
+
+        So it is when the folder came to light only after the run had looked for them, as a disk
+        that was mounted late, or when another run writes there.
+        """
+        unknown = [later for later in self._all_steps() if later >= step]
+        unknown = [later for later in unknown if later not in self._known]
+        if unknown:
+            raise KzooError(
+                f"step {step} is not saved: in {self._folder} there are checkpoints up to step"
+                f" {unknown[-1]} that this run has not gone on from; it did not find them when it"
+                " began, or another run writes there. Nothing was removed: the same command goes on"
+                " from them"
+            )
+        self._known.add(step)
+
     def _remove_superseded(self, newest: int) -> None:
         """Removes all checkpoints but the last `keep` up to `newest`, and the best."""
         kept = [step for step in self.steps() if step <= newest][-self._keep :]
@@ -316,6 +349,8 @@ class Checkpoints:
             kept.append(best.step)
         for step in set(self._all_steps()) - set(kept):
             if step > newest:
+                if step not in self._known:
+                    continue  # It came since the save began, and the next save refuses it.
                 _LOG.warning("%s is removed: the run went back before it", self.path(step))
             checkpoint_files.remove(self.path(step))
 

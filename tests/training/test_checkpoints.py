@@ -13,6 +13,7 @@ import tensorflow as tf
 from kzoo import KzooError
 from kzoo.training.checkpoints import Best, Checkpoints
 from kzoo.training.memory import available_memory_bytes
+from tests.storage import ram
 from tests.training.subprocesses import run_python
 
 
@@ -370,3 +371,50 @@ def test_object_storage_keeps_and_finds_checkpoints(caplog):
     checkpoints.save(5, variables(50), {})
     assert checkpoints.restore_latest(fresh)["step"] == 5
     assert values(fresh) == {50}
+
+
+@pytest.mark.parametrize("part", ["", "/step-00000003", "/step-00000003/state.json", "/variables."])
+def test_checkpoints_that_cannot_be_looked_at_are_neither_absent_nor_broken(monkeypatch, part):
+    folder = f"{ram.new_folder()}/checkpoints"
+    saved(folder, [3])
+    fresh, run = variables(), Checkpoints(folder)
+    with monkeypatch.context() as away:
+        ram.cut_off(away, folder + part if not part.startswith("/var") else part)
+        with pytest.raises(KzooError, match="the network is away"):
+            run.restore_latest(fresh)
+        if not part.startswith("/var"):
+            for look in (run.steps, run.latest):
+                with pytest.raises(KzooError, match="the network is away"):
+                    look()
+    assert run.restore_latest(fresh)["step"] == 3
+
+
+def test_a_value_that_cannot_be_read_now_is_not_taken_for_damaged(tmp_path, monkeypatch):
+    checkpoints = saved(tmp_path, [3, 6])
+
+    def fails(**_):
+        raise tf.errors.UnavailableError(None, None, "the network is away")
+
+    monkeypatch.setattr(tf.raw_ops, "RestoreV2", fails)
+    with pytest.raises(KzooError, match=r"cannot read .*step-00000006/variables: the network is"):
+        checkpoints.restore_latest(variables())
+    assert checkpoints.steps() == [3, 6]
+
+
+def test_a_mark_of_the_best_that_cannot_be_read_is_one_clear_error(monkeypatch):
+    folder = f"{ram.new_folder()}/checkpoints"
+    saved(folder, [3]).mark_best(3, 1.0)
+    ram.cut_off(monkeypatch, "best.json")
+    with pytest.raises(KzooError, match=r"best\.json: the network is away"):
+        Checkpoints(folder).best()
+
+
+@pytest.mark.parametrize("step", [2, 3, 6])
+def test_a_run_that_did_not_see_the_checkpoints_does_not_remove_them(tmp_path, step):
+    run = Checkpoints(tmp_path, keep=1)
+    assert run.restore_latest(variables()) is None
+    shutil.copytree(saved(tmp_path / "other", [3, 6]).path(3), tmp_path / "step-00000003")
+    shutil.copytree(tmp_path / "other" / "step-00000006", tmp_path / "step-00000006")
+    with pytest.raises(KzooError, match=f"step {step} is not saved: .* up to step 6 "):
+        run.save(step, variables(), {})
+    assert run.steps() == [3, 6]
