@@ -76,10 +76,12 @@ def main(command_line: Sequence[str]) -> int:
     Returns:
         The exit status: 0, or that of the worker that failed first.
     """
+    from kzoo.storage.paths import local_folder
     from kzoo.training import local_cluster
     from kzoo.training.worker_processes import Worker, run_workers
 
     arguments = _checked(command_line)
+    log_dir = local_folder(FLAGS.log_dir, "--log_dir") if FLAGS.log_dir else None
     addresses, indices, ports = _cluster()
     try:
         gpus = local_cluster.share_gpus(
@@ -98,7 +100,7 @@ def main(command_line: Sequence[str]) -> int:
             )
             for place, index in enumerate(indices)
         ]
-        return run_workers(workers, grace_seconds=FLAGS.grace_seconds, log_dir=FLAGS.log_dir)
+        return run_workers(workers, grace_seconds=FLAGS.grace_seconds, log_dir=log_dir)
     finally:
         for port in ports:
             port.close()

@@ -171,6 +171,10 @@ def test_file_urls_are_local_paths_to_every_command(places):
             *("pretrain", f"--config={url}/c.yaml", f"--model_dir={url}/run"),
             *("--set=trainer.train_steps=4", f"--set=corpus.vocabulary={url}/vocabulary"),
         ],
+        [
+            *("pretrain", f"--config={url}/c.yaml", f"--model_dir={url}/next"),
+            *("--set=trainer.train_steps=4", f"--set=init_from.path={url}/run"),
+        ],
         ["export", f"--model={url}/run", f"--output={url}/export"],
         [
             *("predict", f"--model={url}/export/serving/1", f"--input={url}/texts.txt"),
@@ -196,7 +200,16 @@ def test_file_urls_are_local_paths_to_every_command(places):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    made = ("vocabulary", "other", "run", "examples", "export", "vectors.jsonl", "hugging_face")
+    made = (
+        "vocabulary",
+        "other",
+        "run",
+        "next",
+        "examples",
+        "export",
+        "vectors.jsonl",
+        "hugging_face",
+    )
     # Other libraries have caches of their own.
     assert {*made, "corpus", "c.yaml", "texts.txt"} == {*os.listdir(places)} - {"cache"}
     assert not (places / "cache" / "kzoo").exists()

@@ -7,6 +7,7 @@ from kzoo.config import sources
 from kzoo.errors import KzooError
 from kzoo.storage import files
 from kzoo.storage.fetching import fetch_folder
+from kzoo.storage.paths import clean
 
 RUN_FILE = "config.yaml"
 """What makes a folder that of a run."""
@@ -14,7 +15,7 @@ RUN_FILE = "config.yaml"
 
 def is_run(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is that of a run."""
-    return files.exists(os.path.join(folder, RUN_FILE))
+    return files.exists(os.path.join(clean(folder), RUN_FILE))
 
 
 def read_arguments(folder: str, cache_dir: str | None = None) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def read_arguments(folder: str, cache_dir: str | None = None) -> dict[str, Any]:
     Raises:
         KzooError: it is neither a run nor a preset.
     """
+    folder = clean(folder)
     if is_run(folder):
         path = os.path.join(folder, RUN_FILE)
         arguments = sources.read_file(path).value.get("model")

@@ -22,7 +22,7 @@ from kzoo.errors import KzooError
 from kzoo.storage import listing as listings
 from kzoo.storage import lock_file, remote
 from kzoo.storage.listing import LISTING_FILE, Entry, Listing
-from kzoo.storage.paths import clean, default_cache_dir, is_remote
+from kzoo.storage.paths import cache_folder, clean, is_remote
 
 _PARTIAL_SUFFIX = ".partial"
 _HASHED_BLOCK_BYTES = 8 << 20
@@ -137,7 +137,7 @@ def _copied(
     folder: str, wanted: dict[str, _Wanted], cache_dir: str | None, *, is_whole: bool
 ) -> str:
     """Brings the copy up to date, and returns its path."""
-    cache_dir = clean(cache_dir or default_cache_dir())
+    cache_dir = cache_folder(cache_dir)
     digest = hashlib.sha256(folder.encode()).hexdigest()[:12]
     copy = os.path.join(cache_dir, f"{os.path.basename(folder) or 'bucket'}-{digest}")
     try:

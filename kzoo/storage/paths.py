@@ -12,6 +12,7 @@ import tempfile
 from kzoo.errors import KzooError
 
 _LOCAL_SCHEME = "file://"
+_BUCKET = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+/*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]+(/.*)?")
 
 
@@ -42,13 +43,32 @@ def folder_name(path: str | os.PathLike[str]) -> str:
     """The name of a folder to write, `clean` and without a slash at its end.
 
     Raises:
-        KzooError: it names no folder of its own; or its name is one that libraries cannot take.
+        KzooError: it names no folder of its own, as a bucket does not, beside which nothing can be
+            written; or its name is one that libraries cannot take.
     """
     path = clean(path)
+    if _BUCKET.fullmatch(path):
+        raise KzooError(f"expected a folder in the bucket; received {path}: name one below it")
     if not path.rstrip("/"):
         raise KzooError(f"expected the name of a folder, received {path!r}; name one")
     refuse_undecodable(path)
     return path.rstrip("/")
+
+
+def local_folder(path: str | os.PathLike[str], what: str) -> str:
+    """A folder that must be of this machine, `clean`.
+
+    Args:
+        path: its name.
+        what: what names it, for the message.
+
+    Raises:
+        KzooError: it is on object storage.
+    """
+    path = clean(path)
+    if is_remote(path):
+        raise KzooError(f"{what}: expected a folder of this machine; received {path}")
+    return path
 
 
 def real_path(path: str) -> str:
@@ -70,6 +90,15 @@ def refuse_undecodable(path: str) -> None:
             f"the name {name} is not {sys.getfilesystemencoding()}, in which file names are read"
             " here; rename it or, if it is UTF-8, set PYTHONUTF8=1"
         ) from error
+
+
+def cache_folder(cache_dir: str | None) -> str:
+    """Where copies of remote files are kept: `cache_dir`, or without it `default_cache_dir`.
+
+    Raises:
+        KzooError: it is not on this machine.
+    """
+    return local_folder(cache_dir or default_cache_dir(), "runtime.cache_dir or --cache_dir")
 
 
 def default_cache_dir() -> str:

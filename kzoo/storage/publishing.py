@@ -16,7 +16,7 @@ from kzoo.errors import KzooError
 from kzoo.storage import listing as listings
 from kzoo.storage import lock_file, remote
 from kzoo.storage.listing import LISTING_FILE, Entry, Listing
-from kzoo.storage.paths import clean, default_cache_dir, is_remote
+from kzoo.storage.paths import cache_folder, is_remote
 
 # What a server waits for in a folder.
 _LATE = "saved_model.pb"
@@ -57,7 +57,7 @@ def scratch(output: str, cache_dir: str | None = None) -> Iterator[str]:
         KzooError: another process has it, or it cannot be made.
     """
     digest = hashlib.sha256(output.encode()).hexdigest()[:12]
-    folder = os.path.join(clean(cache_dir or default_cache_dir()), f"making-{digest}")
+    folder = os.path.join(cache_folder(cache_dir), f"making-{digest}")
     try:
         with lock_file.sole_maker(folder):
             # Of a process that was killed.

@@ -10,10 +10,13 @@ import tensorflow as tf
 
 from kzoo.errors import KzooError
 from kzoo.storage.remote import reason
+from kzoo.training.local_cluster import check_addresses
 from kzoo.training.watchdog import Watchdog
 
 _TF_CONFIG = "TF_CONFIG"
 _JOBS = ("chief", "worker")
+# What some schedulers add; it is no part of the training.
+_EVALUATOR = "evaluator"
 _ABORTED = re.compile(r"Collective ops is aborted by: ([^\n]*(?:\n/job[^\n]*)?)")
 _OF_CONNECTIONS = (
     tf.errors.UnavailableError,
@@ -141,6 +144,11 @@ def is_of_another_worker(error: tf.errors.OpError) -> bool:
     return isinstance(error, _OF_CONNECTIONS) or _ABORTED.search(error.message) is not None
 
 
+def is_of_other_devices(error: tf.errors.OpError) -> bool:
+    """Whether an error says that the workers do not all have as many devices."""
+    return "joining a group with size" in error.message
+
+
 def check_tf_config() -> None:
     """Checks what `TF_CONFIG` says before TensorFlow waits for workers that cannot come.
 
@@ -179,11 +187,13 @@ def _problem(text: str) -> str | None:
 def _task_problem(cluster: dict[str, Any], job: str, index: int) -> str | None:
     if not all(isinstance(listed, list) for listed in cluster.values()):
         return "every job in cluster must be a list of addresses"
+    if unknown := sorted(cluster.keys() - {*_JOBS, _EVALUATOR}):
+        return f"the job {unknown[0]!r} does not train; choose of {', '.join(_JOBS)}"
     addresses = [address for name in _JOBS for address in cluster.get(name, ())]
-    if not all(isinstance(address, str) and ":" in address for address in addresses):
-        return "every worker's address must be host:port"
-    if len(set(addresses)) < len(addresses):
-        return "an address is named twice"
+    try:
+        check_addresses(addresses)
+    except KzooError as error:
+        return str(error)
     if len(cluster.get("chief", ())) > 1:
         return "there can be one chief"
     if job not in _JOBS:

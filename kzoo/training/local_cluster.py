@@ -1,5 +1,6 @@
 """What tells the workers of a run of each other: addresses, free ports, shares of the GPUs."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ from kzoo.errors import KzooError
 
 _LOOPBACK = "127.0.0.1"
 _HIGHEST_PORT = 65535
+# A driver that is asked for the first time may have to start.
+_DRIVER_SECONDS = 60
 
 
 def reserve_ports(count: int) -> list[socket.socket]:
@@ -24,14 +27,26 @@ def reserve_ports(count: int) -> list[socket.socket]:
 
     Returns:
         The sockets; `local_addresses` tells their ports. Close them when the servers have ended.
+
+    Raises:
+        KzooError: the system has not so many to give.
     """
-    sockets = []
-    for _ in range(count):
-        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(("", 0))
-        sockets.append(reserved)
-    return sockets
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for _ in range(count):
+            try:
+                reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                stack.enter_context(reserved)
+                reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                reserved.bind(("", 0))
+            except OSError as error:
+                raise KzooError(
+                    f"cannot reserve ports for {count} workers: {error.strerror}; start fewer, or "
+                    "raise the limit (ulimit -n)"
+                ) from error
+            sockets.append(reserved)
+        stack.pop_all()
+        return sockets
 
 
 def local_addresses(sockets: Sequence[socket.socket]) -> list[str]:
@@ -42,7 +57,7 @@ def local_addresses(sockets: Sequence[socket.socket]) -> list[str]:
 def check_addresses(addresses: Sequence[str]) -> None:
     """Raises `KzooError` unless all are `host:port` and no two are the same."""
     for address in addresses:
-        host, _, port = address.rpartition(":")
+        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         if not (host and port.isdecimal() and 0 < int(port) <= _HIGHEST_PORT):
             raise KzooError(f"expected host:port of a worker; received {address!r}")
     repeated = sorted({address for address in addresses if addresses.count(address) > 1})
@@ -83,7 +98,11 @@ def worker_environment(
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs that a program here would see, as `CUDA_VISIBLE_DEVICES` names them."""
+    """The GPUs that a program here would see, as `CUDA_VISIBLE_DEVICES` names them.
+
+    Raises:
+        KzooError: the driver does not say which there are.
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(index) for index in range(_count_gpus())]
@@ -98,9 +117,19 @@ def _count_gpus() -> int:
     program = shutil.which("nvidia-smi")
     if program is None:
         return 0
-    listed = subprocess.run(
-        [program, "--list-gpus"], capture_output=True, text=True, timeout=60, check=False
-    )
+    try:
+        listed = subprocess.run(
+            [program, "--list-gpus"],
+            capture_output=True,
+            text=True,
+            timeout=_DRIVER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise KzooError(
+            f"{program} does not tell which GPUs there are ({error}); set CUDA_VISIBLE_DEVICES to "
+            "those to train on, or to nothing to train on the CPU"
+        ) from error
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 

@@ -1,10 +1,30 @@
 """How much memory this process may still take."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _MEMORY_INFO = Path("/proc/meminfo")
-_CGROUP = Path("/sys/fs/cgroup")
+_GROUPS = Path("/proc/self/cgroup")
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+class _Files(NamedTuple):
+    """Where a version of control groups says what a group may take, and what it has taken."""
+
+    limit: str
+    used: str
+    # Of what was read from files lately, which is given up first; of the group and those below it.
+    cached: tuple[str, str]
+
+
+_VERSION_1 = _Files(
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_active_file", "total_inactive_file"),
+)
+_VERSION_2 = _Files("memory.max", "memory.current", ("active_file", "inactive_file"))
 
 
 def available_memory_bytes() -> float:
@@ -19,16 +39,35 @@ def available_memory_bytes() -> float:
         return 0
     entries = dict(line.split(":", 1) for line in lines)
     machine = int(entries.get("MemAvailable", "0 kB").split()[0]) * 1024
-    return min(machine, _left_in_container())
+    return min([machine, *(_left_in_group(*group) for group in _groups())])
 
 
-def _left_in_container() -> float:
+def _groups() -> Iterator[tuple[Path, _Files]]:
+    """The groups whose limits hold here: that of this process, and all above it."""
     try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-        # What was read from files lately is given up first.
-        statistics = dict(line.split() for line in (_CGROUP / "memory.stat").open())
-        used -= sum(int(statistics.get(key, 0)) for key in ("active_file", "inactive_file"))
+        lines = _GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, files = _MOUNT, _VERSION_2
+        elif "memory" in controllers.split(","):
+            mount, files = _MOUNT / "memory", _VERSION_1
+        else:
+            continue
+        # In a container the path may be the machine's, of which only the mount is seen.
+        below = Path(path.lstrip("/"))
+        for group in (below, *below.parents):
+            yield mount / group, files
+
+
+def _left_in_group(folder: Path, files: _Files) -> float:
+    try:
+        limit = (folder / files.limit).read_text().strip()
+        used = int((folder / files.used).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").open())
+        used -= sum(int(statistics.get(key, 0)) for key in files.cached)
+        return math.inf if limit == "max" else int(limit) - used
     except (OSError, ValueError):
         return math.inf
-    return math.inf if limit == "max" else int(limit) - used

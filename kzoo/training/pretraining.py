@@ -39,7 +39,12 @@ from kzoo.training.build import (
     num_logical_cpus,
 )
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.cluster import Cluster, is_of_another_worker, why_collectives_ended
+from kzoo.training.cluster import (
+    Cluster,
+    is_of_another_worker,
+    is_of_other_devices,
+    why_collectives_ended,
+)
 from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW
@@ -75,6 +80,11 @@ def pretrain(config: Config, model_dir: str) -> None:
             " data.sequence_length, or a smaller model"
         ) from error
     except tf.errors.OpError as error:
+        if is_of_other_devices(error):
+            raise KzooError(
+                "the workers have different numbers of devices, and a step is shared out evenly: "
+                "give each as many by runtime.devices or CUDA_VISIBLE_DEVICES"
+            ) from error
         if not is_of_another_worker(error):
             raise
         gone = {

@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kzoo.errors import KzooError
 from kzoo.training.worker_output import WorkerOutput
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# The system takes no waits of months.
+_LONGEST_WAIT_SECONDS = 3600.0
 # Signals that ask the workers to stop, and what they are sent: a terminal that is closed must not
 # cost them the steps since the last checkpoint.
 _PASSED_ON = {
@@ -59,7 +62,7 @@ def run_workers(
         signal n; which it was, and the last error that it printed, have been said on stderr.
 
     Raises:
-        KzooError: a log cannot be written.
+        KzooError: a log cannot be written, or a worker not be started.
     """
     with _signals() as signals, contextlib.ExitStack() as outputs:
         group = _Group(workers, signals, grace_seconds, outputs, log_dir)
@@ -103,7 +106,13 @@ class _Group:
             for place, worker in enumerate(self._workers)
         ]
         for worker, output in zip(self._workers, outputs, strict=True):
-            process = _Process(worker, output)
+            try:
+                process = _Process(worker, output)
+            except OSError as error:
+                raise KzooError(
+                    f"cannot start worker {worker.name} of {len(self._workers)}: {error.strerror}; "
+                    "start fewer, or raise the limit (ulimit -a shows them)"
+                ) from error
             self._running.append(process)
             for pipe, read in process.readers:
                 self._selector.register(pipe, selectors.EVENT_READ, self._reader(read))
@@ -124,7 +133,8 @@ class _Group:
         """Ends what is still running, with its grace, and prints nothing any more."""
         for process in self._running:
             process.output.silence()
-        self._ask_to_stop(signal.SIGTERM, deadline=True)
+        self._ask_to_stop(signal.SIGTERM)
+        self._set_deadline()
         self.wait()
 
     def report(self) -> int:
@@ -163,14 +173,18 @@ class _Group:
         process.close()
         if process.status and self._failed is None:
             self._failed = process
-            self._ask_to_stop(signal.SIGTERM, deadline=True)
+            self._ask_to_stop(signal.SIGTERM)
+            self._set_deadline()
 
     def _pass_signals_on(self, pipe: int) -> None:
         for number in os.read(pipe, 1024):
             if number in _PASSED_ON:
                 self._requests += 1
-                self._ask_to_stop(_PASSED_ON[number], deadline=self._requests > 1)
-                if self._requests == 1:
+                if self._requests > 1:
+                    # Not passed on: a second Ctrl-C ends a worker at once, before it has saved.
+                    self._set_deadline()
+                else:
+                    self._ask_to_stop(_PASSED_ON[number])
                     with contextlib.suppress(OSError):  # The terminal may be what has gone.
                         print(
                             f"{signal.Signals(number).name} is passed on to the workers, which "
@@ -178,15 +192,19 @@ class _Group:
                             file=sys.stderr,
                         )
 
-    def _ask_to_stop(self, number: int, *, deadline: bool) -> None:
+    def _ask_to_stop(self, number: int) -> None:
         for process in self._running:
             process.send(number)
-        if deadline and self._deadline is None:
+
+    def _set_deadline(self) -> None:
+        if self._deadline is None:
             self._deadline = time.monotonic() + self._grace_seconds
 
     def _seconds_left(self) -> float | None:
-        """Until what still runs is killed; None if it is waited for."""
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        """Until what still runs is killed, or is looked at again; None if it is waited for."""
+        if self._deadline is None:
+            return None
+        return min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_SECONDS)
 
 
 class _Process:

@@ -6,7 +6,7 @@ import tempfile
 import pytest
 
 from kzoo.errors import KzooError
-from kzoo.storage.paths import clean, default_cache_dir, folder_name, is_remote
+from kzoo.storage.paths import cache_folder, clean, default_cache_dir, folder_name, is_remote
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,20 @@ def test_a_folder_to_write_is_named_without_a_slash(tmp_path):
 def test_a_folder_has_a_name(path):
     with pytest.raises(KzooError, match="expected the name of a folder, received "):
         folder_name(path)
+
+
+@pytest.mark.parametrize("path", ["gs://bucket", "s3://bucket//"])
+def test_beside_a_bucket_nothing_can_be_written(path):
+    with pytest.raises(KzooError, match=f"expected a folder in the bucket; received {path}"):
+        folder_name(path)
+
+
+def test_copies_are_kept_on_this_machine():
+    assert cache_folder("file:///disk/cache") == "/disk/cache"
+    with pytest.raises(
+        KzooError, match="cache_dir: expected a folder of this machine; received gs"
+    ):
+        cache_folder("gs://bucket/cache")
 
 
 def test_a_name_in_another_encoding_is_refused():

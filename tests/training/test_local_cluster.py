@@ -1,6 +1,8 @@
 """Addresses, ports and GPUs of workers."""
 
 import json
+import os
+import resource
 import socket
 
 import pytest
@@ -77,6 +79,28 @@ def test_gpus_are_those_that_the_driver_lists(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: x)'\necho 'GPU 1: A (UUID: y)'\n")
     program.chmod(0o755)
     assert local_cluster.visible_gpus({}) == ["0", "1"]
+
+
+def test_a_driver_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(local_cluster, "_DRIVER_SECONDS", 0.1)
+    with pytest.raises(KzooError, match=r"does not tell which GPUs there are .*CUDA_VISIBLE_DEV"):
+        local_cluster.visible_gpus({})
+
+
+def test_more_ports_than_the_system_gives_are_an_error_and_none_stays_taken():
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 10, most))
+    try:
+        with pytest.raises(KzooError, match="cannot reserve ports for 400 workers: Too many open"):
+            local_cluster.reserve_ports(400)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+    assert len(os.listdir("/proc/self/fd")) == open_now
 
 
 def test_gpus_are_shared_evenly_and_never_twice():

@@ -4,6 +4,7 @@ The workers are small programs of real processes; so is what runs them.
 """
 
 import json
+import math
 import os
 import pty
 import re
@@ -24,8 +25,9 @@ from kzoo.training.worker_processes import Worker, run_workers
 from absl import flags
 
 programs, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+python = options.pop("program", sys.executable)
 workers = [
-    Worker(str(index), [sys.executable, "-u", "-c", program], dict(os.environ))
+    Worker(str(index), [python, "-u", "-c", program], dict(os.environ))
     for index, program in enumerate(programs)
 ]
 main = lambda: run_workers(workers, **options)
@@ -174,6 +176,22 @@ def test_asked_twice_workers_that_do_not_stop_are_killed():
     _, errors = finish(process, 128 + signal.SIGKILL)
     assert re.search(r"stopped before all was saved: worker [01] was killed by SIGKILL\n", errors)
     wait_until_gone(numbers)
+
+
+def test_the_second_request_is_not_passed_on_and_any_grace_will_do():
+    process = start([SAVES, SAVES], grace_seconds=math.inf)
+    wait_until_ready(process, 2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, _ = finish(process, 0)
+    for name in ("[0]", "[1]"):
+        assert f"{name} saved after SIGINT\n" in output
+
+
+def test_a_worker_that_cannot_be_started_is_one_clear_error():
+    _, errors = finish(start(["print('ready')"], program="/no/such/python"), 2)
+    assert errors.startswith("error: cannot start worker 0 of 1: No such file or directory")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a signal on the death of a parent")

@@ -160,10 +160,13 @@ def test_what_the_chief_cannot_do_ends_all_workers(config, folder, tmp_path):
         ('{"cluster": {"worker": ["a:1"]}}', "lacks cluster, or task"),
         ('{"cluster": {"worker": 3}, "task": {"type": "worker", "index": 0}}', "must be a list"),
         (_cluster('"a:1"', "worker", "true"), "lacks cluster, or task"),
-        (_cluster('"a:1", "a:1"', "worker", 0), "an address is named twice"),
+        (_cluster('"a:1", "a:1"', "worker", 0), "the same address: a:1"),
         (_cluster('"a:1"', "worker", 1), "cluster has no worker 1"),
-        (_cluster('"a"', "worker", 0), "every worker's address must be host:port"),
+        (_cluster('"a"', "worker", 0), "expected host:port of a worker; received 'a'"),
+        (_cluster('"a:port"', "worker", 0), "expected host:port of a worker; received 'a:port'"),
+        (_cluster("3", "worker", 0), "expected host:port of a worker; received 3"),
         (_cluster('"a:1"', "ps", 0), "task type 'ps' does not train"),
+        (_cluster('"a:1"], "ps": ["b:1"', "worker", 0), "the job 'ps' does not train"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(content, problem, monkeypatch):
