@@ -170,6 +170,12 @@ def check_tf_config() -> None:
         raise KzooError(f"{_TF_CONFIG}: {problem}; received {text!r}, expected such as {example}")
 
 
+def own_address() -> str:
+    """The `host:port` of this worker, of a `TF_CONFIG` that has been checked."""
+    content = json.loads(os.environ[_TF_CONFIG])
+    return content["cluster"][content["task"]["type"]][content["task"]["index"]]
+
+
 def _problem(text: str) -> str | None:
     try:
         content = json.loads(text)

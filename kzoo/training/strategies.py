@@ -7,7 +7,8 @@ import keras
 import tensorflow as tf
 
 from kzoo.errors import KzooError
-from kzoo.training.cluster import check_tf_config
+from kzoo.storage.remote import reason
+from kzoo.training.cluster import check_tf_config, own_address
 from kzoo.training.worker_strategy import worker_strategy
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -115,7 +116,14 @@ def _multi_worker_mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.dis
     absent = [name for name in absent if name not in {f"GPU:{index}" for index in range(gpus)}]
     if absent:
         raise KzooError(f"no such device: {', '.join(absent)}; this worker has {gpus} GPUs")
-    return worker_strategy(names)
+    try:
+        return worker_strategy(names)
+    except tf.errors.OpError as error:
+        raise KzooError(
+            f"this worker cannot be reached at {own_address()}, its address in TF_CONFIG "
+            f"({reason(error)}): the port may be another program's. Choose a free one, on all "
+            "workers"
+        ) from error
 
 
 def _tpu(_devices: tuple[str, ...], tpu: str | None) -> tf.distribute.Strategy:

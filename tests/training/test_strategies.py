@@ -63,6 +63,23 @@ refused(lambda: configure_runtime(threads=1), "a new process")
     )
 
 
+def test_a_port_of_another_program_is_named():
+    run_python(
+        HEADER
+        + """
+import json, os, socket
+
+with socket.socket() as other:
+    other.bind(("", 0))
+    other.listen()
+    address = f"localhost:{other.getsockname()[1]}"
+    task = {"type": "worker", "index": 0}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": [address]}, "task": task})
+    refused(lambda: make_strategy("multi_worker_mirrored"), address, "another program's")
+"""
+    )
+
+
 def test_one_device_needs_no_strategy(monkeypatch):
     monkeypatch.setattr(strategies, "_made", None)
     assert strategies.make_strategy("one_device") is tf.distribute.get_strategy()
