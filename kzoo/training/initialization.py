@@ -6,10 +6,13 @@ weight of the run comes from there, or is made anew because the configuration al
 
 import collections
 import dataclasses
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from kzoo.config.part_names import MASKED_LM_HEAD
 from kzoo.config.schema import Config
@@ -134,6 +137,20 @@ def initialize(
         "updates_before": start.updates if keeps_moments else 0,
     }
     return Beginning(record, _table(start, config, changes, accounts, model))
+
+
+def digest(model: RemBertMaskedLM, optimizer: AdamW, beginning: Beginning) -> int:
+    """A number of 56 bits that is the same for equal weights, moments and counts of their updates.
+
+    Args:
+        model, optimizer: as `initialize` has left them.
+        beginning: what it has returned.
+    """
+    made = hashlib.sha256(str(beginning.record["updates_before"]).encode())
+    for variable in [*model.variables, *optimizer.variables]:
+        made.update(variable.path.encode())
+        made.update(np.ascontiguousarray(variable.numpy()))
+    return int.from_bytes(made.digest()[:7])
 
 
 def _makes_head(start: StartingPoint, config: Config) -> bool:

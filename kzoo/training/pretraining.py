@@ -182,6 +182,7 @@ def _set_up(config: Config, model_dir: str) -> _Run:
     if start is not None:
         vocabulary = examples.vocabulary()
         beginning = initialization.initialize(start, config, model, optimizer, vocabulary)
+    _check_same_beginning(cluster, model, optimizer, beginning)
     return _Run(
         config,
         model_dir,
@@ -193,6 +194,24 @@ def _set_up(config: Config, model_dir: str) -> _Run:
         loss_scale,
         checkpoints,
         beginning,
+    )
+
+
+def _check_same_beginning(
+    cluster: Cluster,
+    model: RemBertMaskedLM,
+    optimizer: AdamW,
+    beginning: initialization.Beginning | None,
+) -> None:
+    """Refuses to train where workers have read different models: each has found it by itself."""
+    if cluster.num_workers == 1:
+        return
+    digest = initialization.digest(model, optimizer, beginning) if beginning else 0
+    cluster.check_agreement(
+        digest,
+        "the model that the run begins with (init_from.path)",
+        "name a folder that all workers share. If that is of a run which is still training, a "
+        "checkpoint may have come in between: start all workers again",
     )
 
 

@@ -22,6 +22,7 @@ def _cluster(workers, job, index):
 
 WORKERS = "runtime.strategy=multi_worker_mirrored"
 WITHOUT_DROPOUT = ("model.dropout=0.0", "model.attention_dropout=0.0")
+MIRRORED = ("runtime.strategy=mirrored", "runtime.devices=2")
 END_SECONDS = 60
 
 
@@ -140,6 +141,38 @@ def test_workers_with_other_settings_are_refused(config, uninterrupted, folder):
         assert status == 2
         assert "error: the configuration, or the examples that it names, of worker 1" in errors
     assert not model_dir.exists()
+
+
+def _command_in(place, *command):
+    """The command of a worker whose relative paths begin somewhere else."""
+    code = "import os, runpy, kzoo; os.chdir({!r}); runpy.run_module({!r}, run_name='__main__')"
+    return ("-c", code.format(str(place), command[1]), *command[2:])
+
+
+def test_workers_begin_with_the_same_model_or_not_at_all(config, uninterrupted, folder):
+    settings = ("trainer.train_steps=2", "optimizer.warmup_steps=1", "init_from.optimizer=kept")
+    begun = (*settings, f"init_from.path={uninterrupted}")
+    ended = wait_for_all(_start(config, folder / "begun", *begun))
+    assert [status for status, _, _ in ended] == [0, 0], ended[0][2]
+    command = runs.arguments(config, folder / "mirrored", *WITHOUT_DROPOUT, *begun, *MIRRORED)
+    done = runs.run(*command)
+    assert done.status == 0, done.errors
+    _assert_close(folder / "mirrored", folder / "begun", 2)
+
+    # One name, behind which each worker finds something else.
+    places = [folder / "place-0", folder / "place-1"]
+    for place in places:
+        shutil.copytree(uninterrupted, place / "source")
+    shutil.rmtree(places[1] / "source" / "checkpoints" / "step-00000020")
+    command = _command(config, folder / "apart", *settings, "init_from.path=source")
+    for status, _, errors in wait_for_all(
+        start_workers(*(_command_in(place, *command) for place in places))
+    ):
+        assert status == 2, errors
+        assert errors.splitlines()[-1].startswith(
+            "error: the model that the run begins with (init_from.path) of worker 1 differs"
+        )
+    assert not (folder / "apart").exists()
 
 
 def test_what_the_chief_cannot_do_ends_all_workers(config, folder, tmp_path):
