@@ -45,13 +45,13 @@ from kzoo.training.cluster import (
     is_of_other_devices,
     why_collectives_ended,
 )
+from kzoo.training.known_vocabulary import KnownVocabulary
 from kzoo.training.loop import Progressed, TrainingLoop, max_skipped_steps
 from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW
 from kzoo.training.ready_examples import ready_examples
 from kzoo.training.run_folder import CHECKPOINT_FOLDER, PRESET_FOLDER
 from kzoo.training.shared_folder import check_shared_folder
-from kzoo.training.starting_point import StartingPoint
 from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import MetricWriter
@@ -171,8 +171,12 @@ def _set_up(config: Config, model_dir: str) -> _Run:
         os.path.join(model_dir, CHECKPOINT_FOLDER), config.trainer.keep_checkpoints
     )
     # A run that has begun goes on from its own checkpoint.
-    start = None if checkpoints.steps() else initialization.find(config, model_dir)
-    examples = _shared_examples(config, cluster, start)
+    start, known = None, None
+    if checkpoints.steps():
+        known = KnownVocabulary.of_run(config, model_dir, checkpoints)
+    elif start := initialization.find(config, model_dir):
+        known = KnownVocabulary.of_start(start)
+    examples = _shared_examples(config, cluster, known)
     keras.utils.set_random_seed(config.data.seed)
     with strategy.scope(), left_empty() if start else contextlib.nullcontext():
         model = build_model(config)
@@ -224,13 +228,12 @@ def _begun_from(run: _Run, state: dict | None) -> dict | None:
     return record
 
 
-def _shared_examples(config: Config, cluster: Cluster, start: StartingPoint | None) -> ExampleFiles:
+def _shared_examples(
+    config: Config, cluster: Cluster, known: KnownVocabulary | None
+) -> ExampleFiles:
     """The examples of all workers, made by the chief where they are not there yet."""
-    known_vocabulary = start.vocabulary if start else None
-    made = cluster.chief_first(
-        lambda: ready_examples(config, known_vocabulary), "open the examples"
-    )
-    examples = made or ready_examples(config)
+    made = cluster.chief_first(lambda: ready_examples(config, known), "open the examples")
+    examples = made or ready_examples(config, known)
     settings = json.dumps([config.model_dump(), examples.info.model_dump()], sort_keys=True)
     digest = hashlib.sha256(settings.encode()).digest()
     cluster.check_agreement(

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 
 from kzoo.config.checks import check_vocabulary
 from kzoo.config.schema import Config
@@ -16,6 +16,7 @@ from kzoo.storage.files import exists
 from kzoo.storage.paths import folder_name
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.text.vocabulary_training import train_vocabulary
+from kzoo.training.known_vocabulary import KnownVocabulary
 
 # What the commands of the two steps call by a flag, as a configuration says it.
 _SAID_BY_FLAGS = {
@@ -31,20 +32,19 @@ _SAID_BY_FLAGS = {
 _LOG = logging.getLogger(__name__)
 
 
-def ready_examples(
-    config: Config, known_vocabulary: Callable[[], Vocabulary] | None = None
-) -> ExampleFiles:
+def ready_examples(config: Config, known: KnownVocabulary | None = None) -> ExampleFiles:
     """Opens `data.examples`; if they are not there yet, makes them from `corpus`.
 
     A vocabulary that has to be trained is kept at `data.examples` + `.vocabulary`.
 
     Args:
         config: of the run.
-        known_vocabulary: what gives the vocabulary of the model that the run goes on from, which
-            is taken where the configuration names none.
+        known: the vocabulary of the model that the run goes on from, which is taken where the
+            configuration names none.
 
     Raises:
-        KzooError: there are neither examples nor text, or they do not fit the configuration.
+        KzooError: there are neither examples nor text, or they do not fit the configuration; or
+            they would be made with another vocabulary than the run's.
     """
     folder, cache_dir = folder_name(config.data.examples), config.runtime.cache_dir
     if exists(os.path.join(folder, INFO_FILE)):
@@ -52,7 +52,7 @@ def ready_examples(
         _warn_of_other_text(config, examples)
     else:
         try:
-            _make(config, known_vocabulary)
+            _make(config, known)
         except KzooError as error:
             raise KzooError(_in_keys(str(error))) from error
         examples = ExampleFiles.open(folder, cache_dir)
@@ -94,7 +94,7 @@ def _in_keys(message: str) -> str:
     return message
 
 
-def _make(config: Config, known_vocabulary: Callable[[], Vocabulary] | None) -> None:
+def _make(config: Config, known: KnownVocabulary | None) -> None:
     corpus, folder = config.corpus, folder_name(config.data.examples)
     if corpus.train_files is None:
         raise KzooError(
@@ -109,30 +109,43 @@ def _make(config: Config, known_vocabulary: Callable[[], Vocabulary] | None) -> 
     held_out_files = find_files(corpus.held_out_files) if corpus.held_out_files else None
     check_before_work(train_files, held_out_files, folder)
     reading = {"text_field": corpus.text_field, "on_bad_text": corpus.on_bad_text}
-    vocabulary = corpus.vocabulary
-    if vocabulary is None and known_vocabulary is not None:
-        vocabulary = known_vocabulary().source
-    elif vocabulary is None:
-        vocabulary = folder + ".vocabulary"
-        train_vocabulary(
-            train_files,
-            corpus.vocabulary_size,
-            vocabulary,
-            sampling_exponent=corpus.vocabulary_sampling_exponent,
-            max_sentences=corpus.vocabulary_sentences,
-            seed=config.data.seed,
-            cache_dir=config.runtime.cache_dir,
-            **reading,
-        )
-    loaded = Vocabulary.load(vocabulary)
-    check_vocabulary(config, loaded.size, loaded.source)
+    vocabulary = _vocabulary(config, train_files, known, reading)
+    if known is not None:
+        known.check(vocabulary)
+    check_vocabulary(config, vocabulary.size, vocabulary.source)
     info = prepare(
         train_files,
         held_out_files,
-        vocabulary,
+        vocabulary.source,
         config.data.sequence_length,
         folder,
         cache_dir=config.runtime.cache_dir,
         **reading,
     )
     print(info.table(), file=sys.stderr)
+
+
+def _vocabulary(
+    config: Config,
+    train_files: Mapping[str, Sequence[str]],
+    known: KnownVocabulary | None,
+    reading: Mapping[str, str],
+) -> Vocabulary:
+    """The vocabulary that is named, or that of the model, or one that is trained."""
+    corpus = config.corpus
+    if corpus.vocabulary is not None:
+        return Vocabulary.load(corpus.vocabulary)
+    found = known.find() if known is not None else None
+    if found is not None:
+        return found
+    # The same text gives the same one again.
+    return train_vocabulary(
+        train_files,
+        corpus.vocabulary_size,
+        folder_name(config.data.examples) + ".vocabulary",
+        sampling_exponent=corpus.vocabulary_sampling_exponent,
+        max_sentences=corpus.vocabulary_sentences,
+        seed=config.data.seed,
+        cache_dir=config.runtime.cache_dir,
+        **reading,
+    )

@@ -19,6 +19,7 @@ from kzoo.interchange.source_weights import SourceWeights, StoredTensor
 from kzoo.models.preset_files import CONFIG_FILE, VOCABULARY_FILE
 from kzoo.storage import files
 from kzoo.storage.fetching import fetch_folder
+from kzoo.storage.paths import clean
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 from kzoo.training import checkpoint_files
 from kzoo.training.checkpoint_files import BrokenCheckpointError
@@ -161,7 +162,7 @@ def _vocabulary_of_run(path: str, config: Config, digest: str) -> Vocabulary | N
     """The vocabulary of a run, from its preset or from its examples, which may both be gone."""
     for file in (
         os.path.join(path, PRESET_FOLDER, VOCABULARY_FILE),
-        os.path.join(config.data.examples, VOCABULARY_FOLDER, MODEL_FILE),
+        os.path.join(clean(config.data.examples), VOCABULARY_FOLDER, MODEL_FILE),
     ):
         if files.exists(file):
             vocabulary = Vocabulary.load(file)

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from kzoo.config import loader
 from kzoo.training import folder_lock
+from kzoo.training.ready_examples import ready_examples
 from tests.training import runs
 from tests.training.subprocesses import NAMESPACE, can_mount
 
@@ -169,14 +171,43 @@ def test_xla_is_not_asked_to_share_a_step_out_over_parts_of_a_cpu(config, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def make_other_examples(config, folder):
+    """Examples with a smaller vocabulary."""
+    settings = [f"data.examples={folder}", "corpus.vocabulary_size=280"]
+    return ready_examples(loader.load([config], settings)).folder
+
+
+def test_examples_that_are_gone_are_made_with_the_vocabulary_of_the_run(
+    config, finished_run, tmp_path
+):
+    for name in ("whole", "no_preset"):
+        shutil.copytree(finished_run, tmp_path / name)
+    shutil.rmtree(tmp_path / "no_preset" / "preset")
+    # A vocabulary of this size is another one.
+    smaller = ("corpus.vocabulary_size=280", "trainer.train_steps=4")
+    whole, no_preset = runs.run_all(
+        [
+            runs.arguments(config, tmp_path / name, f"data.examples={tmp_path}/of-{name}", *smaller)
+            for name in ("whole", "no_preset")
+        ]
+    )
+    assert whole.status == 0, whole.errors
+    assert "resumed at step 1 of 4" in whole.errors
+    assert not (tmp_path / "of-whole.vocabulary").exists()
+    _assert_one_clear_error(
+        no_preset,
+        f"the run in {tmp_path}/no_preset was trained with another vocabulary than "
+        f"{tmp_path}/of-no_preset.vocabulary",
+        "Set corpus.vocabulary to the one that the run began with",
+    )
+    assert not (tmp_path / "of-no_preset").exists()
+
+
 def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
     for name in ("vocabulary", "infinite", "skipping"):
         shutil.copytree(finished_run, tmp_path / name)
-    other_vocabulary = (
-        f"data.examples={tmp_path}/others",
-        "corpus.vocabulary_size=280",
-        "trainer.train_steps=30",
-    )
+    others = make_other_examples(config, tmp_path / "others")
+    other_vocabulary = (f"data.examples={others}", "trainer.train_steps=30")
     # Steps that long throw the weights out of float32's range.
     infinite = (
         "optimizer.learning_rate=1e38",
@@ -191,9 +222,7 @@ def test_a_run_that_cannot_go_on_says_why(config, finished_run, tmp_path):
             runs.arguments(config, tmp_path / "skipping", *infinite, *skipping),
         ]
     )
-    _assert_one_clear_error(
-        refused, f"{tmp_path}/others were made with another vocabulary than the run in"
-    )
+    _assert_one_clear_error(refused, f"{others} were made with another vocabulary than the run in")
     assert runs.steps(tmp_path / "vocabulary") == [1]
 
     newest = tmp_path / "infinite" / "checkpoints" / "step-00000001"

@@ -2,8 +2,11 @@
 
 import shutil
 
-from kzoo import sample
+import pytest
+
+from kzoo import KzooError, sample
 from kzoo.config import loader
+from kzoo.training.known_vocabulary import KnownVocabulary
 from kzoo.training.ready_examples import ready_examples
 from tests.training import runs
 
@@ -31,3 +34,14 @@ def test_the_text_need_not_be_there_once_the_examples_are(tmp_path, caplog):
 
 
 NO_HELD_OUT = "corpus.held_out_files=null"
+
+
+def test_examples_are_not_made_with_another_vocabulary_than_that_of_the_checkpoints(tmp_path):
+    path = runs.write_config(tmp_path / "config.yaml", tmp_path / "examples")
+    config = loader.load([str(path)])
+    made = ready_examples(config).vocabulary()
+    shutil.rmtree(tmp_path / "examples")
+    other = KnownVocabulary(lambda: made, "0" * 64, "the run in here")
+    with pytest.raises(KzooError, match="the run in here was trained with another vocabulary"):
+        ready_examples(config, other)
+    assert not (tmp_path / "examples").exists()
