@@ -36,15 +36,12 @@ from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
 from kzoo.training.loop import held_out_line
 from kzoo.training.ready_examples import ready_examples
-from kzoo.training.run_folder import CHECKPOINT_FOLDER
+from kzoo.training.run_folder import BEST_FOLDER, CHECKPOINT_FOLDER, EVAL_FOLDER
 from kzoo.training.strategies import configure_runtime, make_strategy
 from kzoo.training.writers import METRICS_FILE, MetricWriter, read_metrics
 
-EVAL_FOLDER = "eval"
-
 # What a device that can train can measure at a time.
 _ROWS_OF_A_REPLICA = 16
-BEST_FOLDER = "best"
 
 # How often a folder is looked at, which costs next to nothing.
 _POLL_SECONDS = 2.0

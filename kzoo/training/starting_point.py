@@ -24,7 +24,7 @@ from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 from kzoo.training import checkpoint_files
 from kzoo.training.checkpoint_files import BrokenCheckpointError
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.run_folder import CHECKPOINT_FOLDER, PRESET_FOLDER
+from kzoo.training.run_folder import BEST_FOLDER, CHECKPOINT_FOLDER, EVAL_FOLDER, PRESET_FOLDER
 
 _OPTIMIZER = "optimizer/"
 
@@ -67,6 +67,7 @@ class StartingPoint:
         Raises:
             KzooError: it is neither, or cannot be used.
         """
+        path = clean(path)
         if is_run(path):
             checkpoints = Checkpoints(os.path.join(path, CHECKPOINT_FOLDER))
             if checkpoints.steps():
@@ -133,9 +134,17 @@ def _chosen(
     if which == "best":
         best = checkpoints.best()
         if best is None:
+            followed = os.path.join(path, EVAL_FOLDER, BEST_FOLDER)
+            if is_run(followed):
+                raise KzooError(
+                    f"init_from.checkpoint: the run in {path} has not measured its checkpoints "
+                    "itself; the best that --mode=eval_loop has found is a run of its own: set "
+                    f"init_from.path to {followed}, and leave init_from.checkpoint out"
+                )
             raise KzooError(
                 f"init_from.checkpoint: none of the run in {path} is known to be the best: it had "
-                "no held-out text, or trainer.keep_best was false. Take the newest"
+                "no held-out text, trainer.validation_interval was null or trainer.keep_best "
+                "false. Take the newest"
             )
         steps = [best.step]
     else:

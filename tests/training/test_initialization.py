@@ -1,22 +1,29 @@
 """Weights that a run takes over from another model: what is kept, changed, made anew, refused."""
 
+import dataclasses
+import functools
 import os
 
 import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kzoo import KzooError, RemBertTokenizer, config
 from kzoo.interchange.grow_vocabulary import NewPiece, grow_vocabulary
+from kzoo.interchange.source_weights import SourceWeights, StoredTensor
 from kzoo.layers.initializers import left_empty
 from kzoo.models.saving import save_preset
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 from kzoo.training import initialization
 from kzoo.training.build import build_model, build_optimizer
+from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.starting_point import StartingPoint
 from tests import reference
 from tests.models import shapes
 
 ROWS = 617
+MOMENTS = {"momentum": 2.0, "velocity": 3.0}
 HEAD = [
     f"masked_lm_head/{name}"
     for name in (
@@ -62,10 +69,25 @@ def schema(path, *settings: str) -> config.Config:
     )
 
 
-def begin(path, vocabulary, *settings: str):
-    """The model that a run begins with, its optimizer, and what was done."""
+def begin(path, vocabulary, *settings: str, moments_of=None):
+    """The model that a run begins with, its optimizer, and what was done.
+
+    With `moments_of` a model, moments are kept that are its weights times those of `MOMENTS`.
+    """
     loaded = schema(path, *settings)
     start = initialization.find(loaded, "runs/none")
+    if moments_of is not None:
+        loaded = schema(path, *settings, "init_from.optimizer=kept")
+        moments = {
+            f"optimizer/{slot}/{name}": np.float32(scale) * value
+            for slot, scale in MOMENTS.items()
+            for name, value in by_path(moments_of).items()
+        }
+        tensors = (
+            (name, StoredTensor(value.shape, "here", functools.partial(np.copy, value)))
+            for name, value in moments.items()
+        )
+        start = dataclasses.replace(start, moments=SourceWeights(tensors))
     with left_empty():
         model = build_model(loaded)
         optimizer = build_optimizer(loaded, model)
@@ -150,16 +172,27 @@ def test_tables_follow_the_pieces_each_at_its_width(presets, vocabulary, output_
     """CASES C01: input table, output table and bias grow together; old pieces feel nothing."""
     path, source = presets(f"plain_{output_embedding_dim}", output_embedding_dim)
     words = [NewPiece(text, "here") for text in ("▁trainee", "inging", "▁日本")]
-    grown = grow_vocabulary(vocabulary, words, 600).vocabulary
-    model, _, begun = begin(path, grown, "model.vocabulary_size=603")
+    growth = grow_vocabulary(vocabulary, words, 600)
+    spelled = [
+        [vocabulary.processor.piece_to_id(piece) for piece in spelling]
+        for spelling in growth.spellings
+    ]
+    assert all(len(spelling) > 1 for spelling in spelled[:2])
+    model, optimizer, begun = begin(
+        path, growth.vocabulary, "model.vocabulary_size=603", moments_of=source
+    )
     old, new = by_path(source), by_path(model)
     tables = ["embeddings/token_embedding/embeddings", *HEAD[:2]]
-    for name in tables if output_embedding_dim == 40 else [tables[0], tables[2]]:
-        assert new[name].shape == (603, *old[name].shape[1:])
-        np.testing.assert_array_equal(new[name][:600], old[name][:600])
-        spelling = [vocabulary.processor.piece_to_id(piece) for piece in ("▁", "日", "本")]
-        if vocabulary.unk_id not in spelling:
-            np.testing.assert_allclose(new[name][602], old[name][spelling].mean(0), atol=1e-6)
+    tables = tables if output_embedding_dim == 40 else [tables[0], tables[2]]
+    moments = by_path(optimizer)
+    for name in tables:
+        found = (new[name], *(moments[f"optimizer/{slot}/{name}"] for slot in MOMENTS))
+        for table, scale in zip(found, (1, *MOMENTS.values()), strict=True):
+            expected = np.float32(scale) * old[name]
+            assert table.shape == (603, *expected.shape[1:])
+            np.testing.assert_array_equal(table[:600], expected[:600])
+            for row, spelling in enumerate(spelled, start=600):
+                np.testing.assert_allclose(table[row], expected[spelling].mean(0), atol=1e-6)
     assert_same(new, old, but=tuple(tables))
     said = "changed: rows 617 → 603, 600 pieces kept, 3 new (mean of what has spelled them)"
     assert said in begun.table
@@ -259,6 +292,19 @@ def test_what_a_preset_does_not_have_is_said(presets, tmp_path):
     model = [f"model.{key}={value}" for key, value in shapes.ARGUMENTS.items()]
     with pytest.raises(KzooError, match=r"is no model preset: cannot read config\.json"):
         schema(tmp_path / "nothing", *model, "model.output_embedding_dim=40")
+
+
+def test_the_best_of_a_run_that_another_process_has_measured_is_named(tmp_path):
+    def run(folder):
+        Checkpoints(folder / "checkpoints").save(1, [tf.Variable(1.0, name="a")], {})
+        (folder / "config.yaml").touch()
+
+    run(tmp_path)
+    with pytest.raises(KzooError, match=r"trainer\.validation_interval was null"):
+        StartingPoint.open(str(tmp_path), "best")
+    run(tmp_path / "eval" / "best")
+    with pytest.raises(KzooError, match=f"set init_from.path to {tmp_path}/eval/best"):
+        StartingPoint.open(f"file://{tmp_path}", "best")
 
 
 def test_a_damaged_preset_is_refused_with_the_tensor(presets, vocabulary):
