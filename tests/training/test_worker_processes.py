@@ -256,6 +256,8 @@ def run_on_a_terminal(programs: Sequence[str], **options: object) -> tuple[subpr
         stdout=theirs,
         stderr=theirs,
         env={name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+        # What runs the tests may have it ignored, as `nohup` does, and that would be inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     os.close(theirs)
     return process, ours
@@ -292,7 +294,9 @@ def test_when_the_terminal_is_closed_the_workers_save(tmp_path):
     process, terminal = run_on_a_terminal([program, program], grace_seconds=0)
     seen = ""
     while seen.count("ready") < 2:
-        seen += read_terminal(terminal, until="ready")
+        more = read_terminal(terminal, until="ready")
+        assert more, seen
+        seen += more
     os.close(terminal)
     process.wait(timeout=60)
     assert len(os.listdir(tmp_path)) == 2
