@@ -1,7 +1,6 @@
 """What a worker prints, line by line among the lines of the others."""
 
 import contextlib
-import errno
 import os
 import sys
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from kzoo.errors import KzooError
+from kzoo.training.worker_printer import WorkerPrinter
 
 _CHUNK_BYTES = 1 << 16
 # A line without end is shown in pieces of this size.
@@ -24,9 +24,17 @@ class WorkerOutput:
     unless `NO_COLOR` is set.
     """
 
-    def __init__(self, name: str, place: int, num_workers: int, log_dir: str | None = None):
+    def __init__(
+        self,
+        printer: WorkerPrinter,
+        name: str,
+        place: int,
+        num_workers: int,
+        log_dir: str | None = None,
+    ):
         """
         Args:
+            printer: what writes the lines of all workers.
             name: of the worker.
             place: which of the workers here it is, counted from 0.
             num_workers: how many there are here.
@@ -36,6 +44,7 @@ class WorkerOutput:
             KzooError: the log cannot be written.
         """
         self.log: str | None = None
+        self._printer = printer
         self._name = name if num_workers > 1 else ""
         self._color = _COLORS[place % len(_COLORS)]
         self._unfinished = {"stdout": b"", "stderr": b""}
@@ -107,7 +116,7 @@ class WorkerOutput:
                 os.write(self._file, data)
             except OSError as error:
                 # A full disk for logs is no reason to stop training.
-                print(f"{self.log} ends here: {error.strerror}", file=sys.stderr)
+                self._printer.show(f"{self.log} ends here: {error.strerror}", "stderr")
                 self._file = None
         *lines, rest = (self._unfinished[stream] + data).split(b"\n")
         for line in lines:
@@ -125,13 +134,7 @@ class WorkerOutput:
                 self._last_error = self._last_line.removeprefix("error: ")
         if self._is_silent:
             return
-        target = getattr(sys, stream)
-        try:
-            print(f"{self._prefix(target)}{text}", file=target, flush=True)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            self.silence()  # The terminal has been closed.
+        self._printer.show(f"{self._prefix(getattr(sys, stream))}{text}", stream)
 
     def _prefix(self, target: TextIO) -> str:
         if not self._name:

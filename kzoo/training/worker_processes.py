@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 from kzoo.errors import KzooError
 from kzoo.training.worker_output import WorkerOutput
+from kzoo.training.worker_printer import WorkerPrinter
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # The system takes no waits of months.
@@ -52,6 +54,9 @@ def run_workers(
     (SIGTERM) and after `grace_seconds` killed. If this process dies, by whatever signal, the
     workers are killed with it (on Linux).
 
+    A reader of the output that pauses holds the workers up, but not once they are to stop: lines
+    are then left out, and counted.
+
     Args:
         workers: what to start; at least one.
         grace_seconds: how long workers that are to stop may take if they cannot be waited for.
@@ -64,14 +69,17 @@ def run_workers(
     Raises:
         KzooError: a log cannot be written, or a worker not be started.
     """
-    with _signals() as signals, contextlib.ExitStack() as outputs:
-        group = _Group(workers, signals, grace_seconds, outputs, log_dir)
-        try:
-            group.start()
-            group.wait()
-        finally:
-            # Of an error here, such as a reader of the output that has gone: nothing is left.
-            group.stop_silently()
+    # Closed when signals do again what they usually do: a reader that pauses can be given up.
+    with contextlib.closing(WorkerPrinter()) as printer:
+        with _signals() as signals, contextlib.ExitStack() as outputs:
+            group = _Group(workers, signals, grace_seconds, outputs, log_dir, printer)
+            try:
+                group.start()
+                group.wait()
+            finally:
+                # Of an error here, such as a reader of the output that has gone: nothing is left.
+                group.stop_silently()
+        printer.check()
     return group.report()
 
 
@@ -85,7 +93,11 @@ class _Group:
         grace_seconds: float,
         outputs: contextlib.ExitStack,
         log_dir: str | None,
+        printer: WorkerPrinter,
     ):
+        self._printer = printer
+        self._is_silent = False
+        self._signals = signals
         self._workers = workers
         self._grace_seconds = grace_seconds
         self._outputs = outputs
@@ -101,7 +113,7 @@ class _Group:
         # All or none: what can be wrong with the logs is found before anything runs.
         outputs = [
             self._outputs.enter_context(
-                WorkerOutput(worker.name, place, len(self._workers), self._log_dir)
+                WorkerOutput(self._printer, worker.name, place, len(self._workers), self._log_dir)
             )
             for place, worker in enumerate(self._workers)
         ]
@@ -120,8 +132,7 @@ class _Group:
     def wait(self) -> None:
         """Returns when all processes have ended."""
         while self._running:
-            for key, _ in self._selector.select(self._seconds_left()):
-                key.data(key.fileobj)
+            self._handle_events()
             for process in [process for process in self._running if process.has_ended()]:
                 self._bury(process)
             if self._seconds_left() == 0:
@@ -129,8 +140,21 @@ class _Group:
                 for process in self._running:
                     process.kill()
 
+    def _handle_events(self) -> None:
+        """Waits for output and signals; for signals alone while what is to be shown is not read."""
+        seconds = self._seconds_left()
+        if self._printer.is_full and not self._printer.may_drop:
+            if select.select([self._signals], [], [], seconds)[0]:
+                self._pass_signals_on(self._signals)
+        else:
+            for key, _ in self._selector.select(seconds):
+                key.data(key.fileobj)
+        if not self._is_silent:
+            self._printer.check()
+
     def stop_silently(self) -> None:
         """Ends what is still running, with its grace, and prints nothing any more."""
+        self._is_silent = True
         for process in self._running:
             process.output.silence()
         self._ask_to_stop(signal.SIGTERM)
@@ -185,14 +209,15 @@ class _Group:
                     self._set_deadline()
                 else:
                     self._ask_to_stop(_PASSED_ON[number])
-                    with contextlib.suppress(OSError):  # The terminal may be what has gone.
-                        print(
-                            f"{signal.Signals(number).name} is passed on to the workers, which "
-                            "save after the step that they are in",
-                            file=sys.stderr,
-                        )
+                    self._printer.show(
+                        f"{signal.Signals(number).name} is passed on to the workers, which save "
+                        "after the step that they are in",
+                        "stderr",
+                    )
 
     def _ask_to_stop(self, number: int) -> None:
+        # Who waits for a reader cannot save.
+        self._printer.may_drop = True
         for process in self._running:
             process.send(number)
 

@@ -166,6 +166,23 @@ def test_signals_are_passed_on_and_workers_get_the_time_to_save(number):
     assert errors.startswith(f"{number.name} is passed on to the workers")
 
 
+def test_a_reader_that_pauses_keeps_no_worker_from_saving(tmp_path):
+    program = SAVES.replace("time.sleep(0.01)", "print('x' * 1000)")
+    program = program.replace(
+        "time.sleep(1)", f"open({str(tmp_path)!r} + f'/{{os.getpid()}}', 'w')"
+    )
+    process = start([program, program], grace_seconds=60)
+    wait_until_ready(process, 1)
+    time.sleep(1)
+    assert not os.listdir(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 60
+    while len(os.listdir(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(os.listdir(tmp_path)) == 2
+    finish(process, 0)
+
+
 def test_asked_twice_workers_that_do_not_stop_are_killed():
     process = start([STUCK, STUCK], grace_seconds=0.2)
     numbers = wait_until_ready(process, 2)
