@@ -120,17 +120,18 @@ class BeamEngine:
 class _Step(beam.DoFn):
     """A step of the shared work, which a worker joins when the first element comes."""
 
-    def __init__(self, output: str):
+    def __init__(self, output: str, digest: str):
         self._output = output
+        self._digest = digest
         self._joined: SharedWork | None = None
 
     def __getstate__(self) -> dict:
-        return {"_output": self._output, "_joined": None}
+        return {"_output": self._output, "_digest": self._digest, "_joined": None}
 
     @property
     def _work(self) -> SharedWork:
         if self._joined is None:
-            self._joined = SharedWork.join(self._output)
+            self._joined = SharedWork.join(self._output, self._digest)
         return self._joined
 
 
@@ -151,14 +152,14 @@ class _Make(_Step):
 
 def _pipeline(runner: PipelineRunner, options: PipelineOptions, work: SharedWork) -> beam.Pipeline:
     pipeline = beam.Pipeline(runner=runner, options=options)
-    output = work.folder.output
+    of = (work.folder.output, work.request.digest())
     _ = (
         pipeline
         | "Languages" >> beam.Create(work.languages())
         | "SpreadLanguages" >> beam.Reshuffle()
-        | "Cut" >> beam.ParDo(_Cut(output))
+        | "Cut" >> beam.ParDo(_Cut(*of))
         | "SpreadShards" >> beam.Reshuffle()
-        | "Make" >> beam.ParDo(_Make(output))
+        | "Make" >> beam.ParDo(_Make(*of))
     )
     return pipeline
 

@@ -3,9 +3,12 @@
 It stands beside the final folder, which appears whole, by one rename, when all is done:
 
     request.json                 settings, files and versions that the shards are made from
-    SPLIT/LANGUAGE/00000.npz     what was counted in a shard; it exists once the shard is finished
-    SPLIT/LANGUAGE/00000.arrayrecord
-    text/                        what workers on many machines share (`kzoo.corpora.shared_work`)
+    making-DIGEST/               of the request, so that a worker that is left over from another
+                                 one neither finds nor writes anything here; and in it
+        SPLIT/LANGUAGE/00000.npz     what was counted in a shard, once that is finished
+        SPLIT/LANGUAGE/00000.arrayrecord
+        text/                        what workers share (`kzoo.corpora.shared_work`)
+    SPLIT/LANGUAGE/00000-of-00003.arrayrecord    the shards, once all are finished
 """
 
 import contextlib
@@ -32,7 +35,7 @@ from kzoo.storage.files import exists
 from kzoo.text.vocabulary import Vocabulary
 
 REQUEST_FILE = "request.json"
-SHARED_TEXT_FOLDER = "text"
+_MAKING = "making-"
 COUNTS_SUFFIX = ".npz"
 
 
@@ -102,11 +105,17 @@ class PartialFolder:
     Attributes:
         output: the folder that they will be in.
         folder: the one that they are in until then.
+        making: the one in it that is for what is not finished; once a request is known.
     """
 
     def __init__(self, output: str):
         self.output = output
         self.folder = partial_folder(output)
+        self.making = self.folder
+
+    def enter(self, request: Request) -> None:
+        """Goes into a folder that was claimed for the request, by this process or another."""
+        self.making = self._path(_making(request))
 
     def claim(self, request: Request, overwrite: bool) -> None:
         """Makes the folder, or goes on in the one that an interrupted preparation left.
@@ -118,6 +127,7 @@ class PartialFolder:
         Raises:
             KzooError: it was made from something else, or is none of ours.
         """
+        self.enter(request)
         if os.path.isdir(self.folder):
             changes = self._changes(request)
             if not changes:
@@ -131,7 +141,7 @@ class PartialFolder:
         os.makedirs(new)
         for split, languages in request.files.items():
             for language in languages:
-                os.makedirs(os.path.join(new, split, language))
+                os.makedirs(os.path.join(new, _making(request), split, language))
         save_record(request, os.path.join(new, REQUEST_FILE))
         os.rename(new, self.folder)
 
@@ -141,7 +151,7 @@ class PartialFolder:
 
     def stem(self, split: str, language: str, shard: int) -> str:
         """Path of a shard, without a suffix."""
-        return self._path(split, language, f"{shard:05d}")
+        return os.path.join(self.making, split, language, f"{shard:05d}")
 
     def is_finished(self, split: str, language: str, shard: int) -> bool:
         """Whether a shard is complete on disk."""
@@ -152,7 +162,7 @@ class PartialFolder:
 
     def num_finished(self, split: str, language: str) -> int:
         """How many shards of a language are complete on disk."""
-        names = os.listdir(self._path(split, language))
+        names = os.listdir(os.path.join(self.making, split, language))
         return sum(name.endswith(COUNTS_SUFFIX) for name in names)
 
     def counts(
@@ -178,6 +188,7 @@ class PartialFolder:
             named = examples.shard_path(self.folder, split, language, shard, num_shards)
             # An earlier attempt may have come past here.
             if not os.path.exists(named):
+                os.makedirs(os.path.dirname(named), exist_ok=True)
                 os.rename(self.stem(split, language, shard) + examples.RECORDS_SUFFIX, named)
         with (
             written_aside(self._path(examples.PIECE_COUNTS_FILE)) as path,
@@ -189,12 +200,11 @@ class PartialFolder:
 
     def publish(self, info: DatasetInfo) -> None:
         """Removes what only the making needed, and moves the folder into place."""
-        for split, language, shard, _ in shards_of(info):
-            _remove(self.stem(split, language, shard) + COUNTS_SUFFIX)
+        for name in glob.glob(_MAKING + "*", root_dir=self.folder):
+            shutil.rmtree(self._path(name))
         # Of workers that were killed.
         for name in glob.glob("**/*" + TEMPORARY_SUFFIX, root_dir=self.folder, recursive=True):
             _remove(self._path(name))
-        shutil.rmtree(self._path(SHARED_TEXT_FOLDER), ignore_errors=True)
         _remove(self._path(REQUEST_FILE))
         replace_folder(self.output, self.folder)
 
@@ -216,6 +226,10 @@ class PartialFolder:
 
     def _path(self, *parts: str) -> str:
         return os.path.join(self.folder, *parts)
+
+
+def _making(request: Request) -> str:
+    return _MAKING + request.digest()
 
 
 def load_counts(stream: BinaryIO, path: str) -> tuple[ShardCounts, PieceCounts]:

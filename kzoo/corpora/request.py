@@ -1,5 +1,7 @@
 """What examples are made from, to tell whether two preparations would give the same."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 
 import sentencepiece
@@ -67,6 +69,11 @@ class Request(Record):
             modified_ns={path: stats[path].modified_ns for path in flat},
             versions={"kzoo": __version__, "sentencepiece": sentencepiece.__version__},
         )
+
+    def digest(self) -> str:
+        """A name for it, which another request has not."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def total_bytes(self) -> int:
         """Size of all files, as they are stored."""

@@ -7,9 +7,10 @@ Either step may be done twice, even at once, and be interrupted at any moment. T
 
     request.json                       what the examples are made from; see `kzoo.corpora.partial`
     vocabulary/
-    text/SPLIT/LANGUAGE/00000.feather  the text of a shard, until the shard is finished
-    text/SPLIT/LANGUAGE/cut.json       how many shards there are; once all are cut
-    text/failure.txt                   why all are to stop
+    making-DIGEST/text/                of the request; and in it
+        SPLIT/LANGUAGE/00000.feather   the text of a shard, until the shard is finished
+        SPLIT/LANGUAGE/cut.json        how many shards there are; once all are cut
+        failure.txt                    why all are to stop
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from kzoo.corpora import blocks
 from kzoo.corpora.dataset_info import Split
 from kzoo.corpora.examples import VOCABULARY_FOLDER
 from kzoo.corpora.files import written_aside
-from kzoo.corpora.partial import REQUEST_FILE, SHARED_TEXT_FOLDER, PartialFolder
+from kzoo.corpora.partial import REQUEST_FILE, PartialFolder
 from kzoo.corpora.prepare import ShardTask, cut_text, make_shard
 from kzoo.corpora.records import FileInfo, Record, load_record, save_record
 from kzoo.corpora.request import Request
@@ -36,6 +37,7 @@ from kzoo.errors import KzooError
 from kzoo.text.vocabulary import Vocabulary
 from kzoo.version import __version__
 
+_TEXT_FOLDER = "text"
 _CUT_FILE = "cut.json"
 _FAILURE_FILE = "failure.txt"
 _TEXT_SUFFIX = ".feather"
@@ -90,7 +92,7 @@ class SharedWork:
         self.folder = folder
         self.request = request
         self.vocabulary = vocabulary
-        self._text_folder = os.path.join(folder.folder, SHARED_TEXT_FOLDER)
+        self._text_folder = os.path.join(folder.making, _TEXT_FOLDER)
         self._failure_path = os.path.join(self._text_folder, _FAILURE_FILE)
 
     @classmethod
@@ -110,15 +112,16 @@ class SharedWork:
         return work
 
     @classmethod
-    def join(cls, output: str) -> "SharedWork":
+    def join(cls, output: str, digest: str) -> "SharedWork":
         """Finds the work that another process has laid out.
 
         Args:
             output: where the examples will be, as that process named it.
+            digest: of the request that the work is of.
 
         Raises:
-            KzooError: this machine does not see the folder, or has other versions of kzoo or
-                SentencePiece, which would give other examples.
+            KzooError: this machine does not see the folder, other examples are made there now, or
+                it has other versions of kzoo or SentencePiece, which would give other examples.
         """
         folder = PartialFolder(output)
         path = os.path.join(folder.folder, REQUEST_FILE)
@@ -129,6 +132,13 @@ class SharedWork:
                 " name it by an absolute one, on a file system that they share"
             )
         request = load_record(Request, path)
+        if request.digest() != digest:
+            raise KzooError(
+                f"{folder.folder} is now that of another preparation; this worker, on"
+                f" {socket.gethostname()}, is left over from an earlier one, whose job can be"
+                " cancelled"
+            )
+        folder.enter(request)
         here = {"kzoo": __version__, "sentencepiece": sentencepiece.__version__}
         if request.versions != here:
             raise KzooError(

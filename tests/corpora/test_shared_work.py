@@ -47,7 +47,7 @@ def content(folder: pathlib.Path) -> dict[str, bytes]:
 def by_one_worker(folder, request, vocabulary):
     """An engine that does the work as one remote worker would."""
     launched = SharedWork.begin(folder, request, vocabulary)
-    work = SharedWork.join(folder.output)
+    work = SharedWork.join(folder.output, request.digest())
     for split, language in work.languages():
         for shard in list(work.cut(split, language)):
             work.make(shard)
@@ -77,7 +77,7 @@ def test_it_gives_the_files_and_warnings_of_a_pool(corpus, vocabulary_folder, tm
 def test_steps_that_are_done_twice_leave_the_same(corpus, vocabulary_folder, tmp_path):
     def twice(folder, request, vocabulary):
         work = SharedWork.begin(folder, request, vocabulary)
-        other = SharedWork.join(folder.output)
+        other = SharedWork.join(folder.output, request.digest())
         for of in work.languages():
             shards = list(work.cut(*of))
             work.make(shards[0])
@@ -87,7 +87,7 @@ def test_steps_that_are_done_twice_leave_the_same(corpus, vocabulary_folder, tmp
                 other.make(shard)
                 work.make(shard)
             assert list(work.cut(*of)) == []
-        assert not list(pathlib.Path(folder.folder, "text").rglob("*.feather"))
+        assert not list(pathlib.Path(folder.making, "text").rglob("*.feather"))
         return work.num_shards()
 
     prepared(corpus, vocabulary_folder, tmp_path / "pool")
@@ -99,12 +99,12 @@ def test_text_is_not_read_again_where_it_is_cut(corpus, vocabulary_folder, tmp_p
     def resumed(folder, request, vocabulary):
         work = SharedWork.begin(folder, request, vocabulary)
         shards = [shard for of in work.languages() for shard in work.cut(*of)]
-        for path in pathlib.Path(folder.folder, "text").rglob("*.feather"):
+        for path in pathlib.Path(folder.making, "text").rglob("*.feather"):
             os.utime(path, (0, 0))
         work = SharedWork.begin(folder, request, vocabulary)
         assert [shard for of in work.languages() for shard in work.cut(*of)] == shards
         # One that was lost is cut once more.
-        lost = pathlib.Path(folder.folder, "text/train/de/00001.feather")
+        lost = pathlib.Path(folder.making, "text/train/de/00001.feather")
         lost.unlink()
         assert [shard for of in work.languages() for shard in work.cut(*of)] == shards
         times = {path.stat().st_mtime for path in lost.parent.glob("*.feather") if path != lost}
@@ -141,7 +141,7 @@ def test_one_that_fails_stops_all_and_is_heard(corpus, vocabulary_folder, tmp_pa
 
     def failing(folder, request, vocabulary):
         work = SharedWork.begin(folder, request, vocabulary)
-        other = SharedWork.join(folder.output)
+        other = SharedWork.join(folder.output, request.digest())
         shards = list(other.cut("train", "de"))
         assert work.failure() is None
         with pytest.raises(KzooError, match="line 2: byte 0xe9"):
@@ -178,7 +178,7 @@ def test_a_worker_that_comes_late_brings_nothing_back(corpus, vocabulary_folder,
 
     def engine(folder, request, vocabulary):
         num_shards = by_one_worker(folder, request, vocabulary)
-        late.append(SharedWork.join(folder.output))
+        late.append(SharedWork.join(folder.output, request.digest()))
         return num_shards
 
     prepared(corpus, vocabulary_folder, tmp_path / "again", engine)
@@ -191,6 +191,36 @@ def test_a_worker_that_comes_late_brings_nothing_back(corpus, vocabulary_folder,
     assert not (tmp_path / "again.partial").exists()
 
 
+def test_a_worker_of_an_abandoned_preparation_leaves_the_next_alone(
+    corpus, vocabulary_folder, tmp_path
+):
+    left_over = []
+
+    def abandoned(folder, request, vocabulary):
+        SharedWork.begin(folder, request, vocabulary)
+        work = SharedWork.join(folder.output, request.digest())
+        left_over.append((work, list(work.cut("train", "de"))))
+        raise KzooError("given up")
+
+    def next_one(folder, request, vocabulary):
+        launched = SharedWork.begin(folder, request, vocabulary)
+        (work, shards) = left_over[0]
+        with pytest.raises(KzooError, match="left over from an earlier one"):
+            SharedWork.join(folder.output, work.request.digest())
+        for step in (lambda: work.make(shards[0]), lambda: list(work.cut("train", "en"))):
+            with pytest.raises(KzooError, match="cannot read or write"):
+                step()
+        assert (launched.num_finished(), launched.failure()) == (0, None)
+        return by_one_worker(folder, request, vocabulary)
+
+    with pytest.raises(KzooError, match="given up"):
+        prepared(corpus, vocabulary_folder, tmp_path / "examples", abandoned)
+    options = {"overwrite": True, "on_bad_text": "skip"}
+    prepared(corpus, vocabulary_folder, tmp_path / "examples", next_one, **options)
+    prepared(corpus, vocabulary_folder, tmp_path / "pool", **options)
+    assert content(tmp_path / "examples") == content(tmp_path / "pool")
+
+
 def test_a_worker_that_sees_other_things_says_so(corpus, vocabulary_folder, tmp_path, monkeypatch):
     messages = []
 
@@ -199,7 +229,7 @@ def test_a_worker_that_sees_other_things_says_so(corpus, vocabulary_folder, tmp_
         with monkeypatch.context() as patch:
             patch.setattr("kzoo.corpora.shared_work.__version__", "9.9")
             with pytest.raises(KzooError, match=r"has kzoo 9\.9, .*install the same everywhere"):
-                SharedWork.join(folder.output)
+                SharedWork.join(folder.output, request.digest())
         shutil.move(corpus["de"][0], tmp_path / "elsewhere")
         with pytest.raises(KzooError, match=r"does not find .*train-de\.parquet with its"):
             list(work.cut("train", "de"))
@@ -210,15 +240,15 @@ def test_a_worker_that_sees_other_things_says_so(corpus, vocabulary_folder, tmp_
         prepared(corpus, vocabulary_folder, tmp_path / "examples", strange)
     assert "train-de.parquet" in messages[0]
     with pytest.raises(KzooError, match=r"does not find .*nowhere\.partial/request\.json"):
-        SharedWork.join(str(tmp_path / "nowhere"))
+        SharedWork.join(str(tmp_path / "nowhere"), "")
 
 
 def test_text_that_a_power_cut_has_damaged_is_named(corpus, vocabulary_folder, tmp_path):
     def engine(folder, request, vocabulary):
         SharedWork.begin(folder, request, vocabulary)
-        work = SharedWork.join(folder.output)
+        work = SharedWork.join(folder.output, request.digest())
         shard = next(iter(work.cut("train", "de")))
-        text = pathlib.Path(folder.folder, "text/train/de/00000.feather")
+        text = pathlib.Path(folder.making, "text/train/de/00000.feather")
         stored = bytearray(text.read_bytes())
         middle = slice(len(stored) // 4, len(stored) // 2)
         stored[middle] = bytes(len(stored[middle]))
