@@ -1,9 +1,11 @@
 """What a run would take, said before anything of it is done."""
 
+import collections
 import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -121,7 +123,8 @@ def _devices(config: Config, assumptions: Assumptions) -> Devices:
     """The devices of the run. No strategy is made: it would wait for other workers, or a TPU."""
     strategy, given = config.runtime.strategy, config.runtime.devices
     gpus = len(tf.config.list_physical_devices("GPU"))
-    num_workers = _num_workers() if strategy == "multi_worker_mirrored" else 1
+    hosts = _workers_of_hosts() if strategy == "multi_worker_mirrored" else {}
+    num_workers = max(1, sum(hosts.values()))
     if strategy == "tpu" and assumptions.num_replicas is None:
         raise KzooError(
             "how many cores the TPU has is known to itself alone, and a dry run does not ask it: "
@@ -141,25 +144,30 @@ def _devices(config: Config, assumptions: Assumptions) -> Devices:
         # Parts of one CPU are no devices of their own.
         num_processors=num_replicas if gpus or assumptions.num_replicas else num_workers,
         has_gpu=gpus > 0,
-        memory_bytes=_device_memory_bytes(assumptions, gpus),
+        memory_bytes=_device_memory_bytes(
+            assumptions, gpus, sharing=local * max(hosts.values(), default=1)
+        ),
     )
 
 
-def _num_workers() -> int:
-    """How many workers `TF_CONFIG` names."""
+def _workers_of_hosts() -> Mapping[str, int]:
+    """How many workers `TF_CONFIG` names on each machine."""
     try:
         cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-        return max(1, sum(len(cluster.get(job, ())) for job in ("chief", "worker")))
+        addresses = [address for job in ("chief", "worker") for address in cluster.get(job, ())]
+        return collections.Counter(address.rpartition(":")[0] for address in addresses)
     except (ValueError, AttributeError, TypeError) as error:
         raise KzooError(f"TF_CONFIG cannot be read: {error}") from error
 
 
-def _device_memory_bytes(assumptions: Assumptions, gpus: int) -> float | None:
+def _device_memory_bytes(assumptions: Assumptions, gpus: int, sharing: int) -> float | None:
+    """The memory of one device; parts of a CPU, in all processes of a machine, share its own."""
     if assumptions.memory_gigabytes is not None:
         return 1e9 * assumptions.memory_gigabytes
     if gpus or assumptions.num_replicas is not None:
         return None
-    return available_memory_bytes() or None
+    available = available_memory_bytes()
+    return available / sharing if available else None
 
 
 def _check_shares(config: Config, devices: Devices) -> None:

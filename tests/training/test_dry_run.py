@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from kzoo.config import loader
 from kzoo.corpora.examples import ExampleFiles
+from kzoo.training import dry_run
 from tests.paths import REPOSITORY
 from tests.training import runs
 
@@ -78,6 +80,27 @@ def test_epochs_are_told_once_the_examples_are_there(config, tmp_path):
         assert windows == f"{examples.num_windows('train', language):,}"
         expected = 5 * 8 * float(share[:-1]) / 100 / examples.num_windows("train", language)
         assert float(epochs) == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("settings", "addresses", "replicas", "sharing"),
+    [
+        (["strategy=one_device"], [], 1, 1),
+        (["strategy=mirrored", "devices=4"], [], 4, 4),
+        (["strategy=multi_worker_mirrored"], ["a:1", "a:2", "b:1"], 3, 2),
+        (["strategy=multi_worker_mirrored", "devices=2"], ["a:1", "a:2"], 4, 4),
+    ],
+)
+def test_parts_of_a_cpu_share_its_memory(
+    config, monkeypatch, settings, addresses, replicas, sharing
+):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": addresses}}))
+    monkeypatch.setattr(dry_run, "available_memory_bytes", lambda: 8e9)
+    loaded = loader.load([str(config)], [f"runtime.{setting}" for setting in settings])
+    devices = dry_run._devices(loaded, dry_run.Assumptions())
+    assert (devices.num_replicas, devices.memory_bytes) == (replicas, 8e9 / sharing)
+    given = dry_run._devices(loaded, dry_run.Assumptions(memory_gigabytes=3))
+    assert given.memory_bytes == 3e9
 
 
 def test_mistakes_are_messages(config, tmp_path, monkeypatch):
