@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from kzoo.config.checks import check_vocabulary
 from kzoo.config.schema import Config
 from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo
 from kzoo.corpora.masking import num_targets
@@ -18,12 +19,14 @@ from kzoo.models.parameter_counts import ParameterCounts, count_parameters
 from kzoo.storage import files
 from kzoo.storage.paths import clean, is_remote
 from kzoo.storage.remote import reason
-from kzoo.training import budget
+from kzoo.training import budget, initialization
 from kzoo.training.budget import Workload
 from kzoo.training.build import num_logical_cpus
+from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.dry_run_report import Data, Devices, Plan, Speed, report, report_of_steps
 from kzoo.training.flops import peak_flops_per_second
 from kzoo.training.memory import available_memory_bytes
+from kzoo.training.run_folder import CHECKPOINT_FOLDER
 from kzoo.training.strategies import configure_runtime
 from kzoo.training.trial_step import measure_steps
 
@@ -60,7 +63,8 @@ def dry_run(
             and the memory of a run.
 
     Raises:
-        KzooError: the batch cannot be shared out, or the steps cannot be taken.
+        KzooError: the batch cannot be shared out, the examples that are there or the model to
+            begin with do not fit, or the steps cannot be taken.
     """
     runtime = config.runtime
     configure_runtime(
@@ -73,6 +77,8 @@ def dry_run(
     devices = _devices(config, assumptions)
     workload = workload_of(config, devices.num_replicas)
     _check_shares(config, devices)
+    if not Checkpoints(os.path.join(model_dir, CHECKPOINT_FOLDER)).steps():
+        initialization.find(config, model_dir)
     counts = parameter_counts(config)
     plan = Plan(
         workload=workload,
@@ -196,7 +202,15 @@ def _data(config: Config) -> Data | None:
     if not files.exists(os.path.join(folder, INFO_FILE)):
         return None
     # Of remote examples too, this one small file says enough.
-    languages = DatasetInfo.load(folder).splits["train"]
+    info = DatasetInfo.load(folder)
+    prepared = info.settings.sequence_length
+    if prepared != config.data.sequence_length:
+        raise KzooError(
+            f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
+            f"were prepared with {prepared}; set it to {prepared}, or prepare others"
+        )
+    check_vocabulary(config, info.vocabulary_size, folder)
+    languages = info.splits["train"]
     sentences = {name: info.sentences for name, info in languages.items()}
     return Data(
         language_probabilities(sentences, config.data.sampling_exponent),

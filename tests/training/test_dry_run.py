@@ -67,10 +67,25 @@ def test_steps_are_taken_and_compared_and_leave_nothing(config, tmp_path):
     assert not (config.parent / "examples").exists()
 
 
-def test_epochs_are_told_once_the_examples_are_there(config, tmp_path):
+def test_epochs_are_told_and_misfits_refused_once_the_examples_are_there(config, tmp_path):
     train = runs.arguments(config, tmp_path / "run", "trainer.train_steps=5")
     plan = [*train, "--dry_run", "--peak_tflops=1"]
-    [trained, planned] = runs.run_all([train, plan])
+    begin = f"--set=init_from.path={tmp_path / 'run'}"
+    other_folder = [*plan[:1], f"--model_dir={tmp_path / 'next'}", *plan[2:]]
+    fewer_rows = ["--set=model.vocabulary_size=299", "--set=corpus.vocabulary_size=null"]
+    [trained, planned, shorter, narrower, smaller] = runs.run_all(
+        [
+            train,
+            plan,
+            [*plan, "--set=data.sequence_length=24"],
+            [*other_folder, begin, "--set=model.hidden_dim=32"],
+            [*plan, *fewer_rows],
+        ]
+    )
+    assert (shorter.status, narrower.status, smaller.status) == (2, 2, 2)
+    assert "299 rows are too few for the 300 pieces" in smaller.errors
+    assert "data.sequence_length is 24, but the examples in" in shorter.errors
+    assert "model.hidden_dim is 32, and 16 there" in narrower.errors
     assert (trained.status, planned.status) == (0, 0), trained.errors + planned.errors
     examples = ExampleFiles.open(config.parent / "examples")
     rows = [line.split() for line in planned.output.splitlines()]
