@@ -17,6 +17,7 @@ from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.training import best_run
 from kzoo.training.best_run import BestRun, CheckpointGoneError
 from kzoo.training.checkpoints import Checkpoints
+from kzoo.training.ready_examples import ready_examples
 from kzoo.training.run_preset import write_preset_of_run
 from tests.training import runs
 from tests.training.subprocesses import run_python
@@ -198,18 +199,21 @@ def test_it_ends_where_nothing_comes_any_more(copy, config, tmp_path):
 
 def test_mistakes_are_messages(copy, config, tmp_path):
     silent = tmp_path / "silent"
+    without_held_out = ("corpus.held_out_files=null", f"data.examples={silent}")
+    ready_examples(loader.load([str(config)], without_held_out))
+    made = runs.files(silent)
     [other_model, no_text, wrong_mode] = runs.run_all(
         [
             follow(config, copy, "model.hidden_dim=32"),
-            follow(config, copy, "corpus.held_out_files=null", f"data.examples={silent}"),
+            follow(config, copy, *without_held_out),
             [*runs.arguments(config, copy), "--eval_timeout_seconds=3"],
         ]
     )
     assert [ended.status for ended in (other_model, no_text, wrong_mode)] == [2, 2, 2]
     assert "is of another model" in other_model.errors
     assert "--mode=eval_loop only" in wrong_mode.errors
-    assert not silent.exists()
-    assert "there were no examples in" in no_text.errors
+    assert f"the examples in {silent} have no held-out text" in no_text.errors
+    assert runs.files(silent) == made
     assert not list((copy / "eval").glob(".*.partial"))
 
 
