@@ -31,6 +31,11 @@ def read_weights(
         KzooError: if the file cannot be read, or does not have exactly these layers' weights.
     """
     try:
+        with open(path, "rb"):
+            pass  # HDF5 says in three lines what the system says in four words
+    except OSError as error:
+        raise KzooError(f"cannot read {path}: {error.strerror}") from error
+    try:
         with h5py.File(path, "r") as file:
             wanted = dict(_named_variables(layers))
             _check(path, stored_shapes(file, path), wanted, left_out)

@@ -128,10 +128,17 @@ def test_what_is_no_tensor_of_this_file_is_not_read(write, message, model, encod
         read_weights(encoder_file, layers)
 
 
-@pytest.mark.parametrize("content", [None, b"no HDF5"])
+@pytest.mark.parametrize("content", [b"", b"no HDF5"])
 def test_what_is_no_file_of_weights_is_a_clear_error(tmp_path, content):
     path = tmp_path / "model.weights.h5"
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(KzooError, match="cannot be read as a file of weights"):
         read_weights(path, encoder_layers(shapes.backbone()))
+
+
+def test_a_file_that_cannot_be_opened_is_said_in_the_systems_words(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name, reason in (("none.h5", "No such file or directory"), ("folder", "Is a directory")):
+        with pytest.raises(KzooError) as error:
+            read_weights(tmp_path / name, {}, [])
+        assert str(error.value) == f"cannot read {tmp_path / name}: {reason}"
