@@ -14,6 +14,7 @@ with index 0 on the first host and 1 on the second.
 
 import copy
 import importlib
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -63,6 +64,12 @@ flags.DEFINE_float(
     30,
     "How long the others may take to end when one has failed, before they are killed.",
     lower_bound=0,
+    flag_values=FLAGS,
+)
+flags.register_validator(
+    "grace_seconds",
+    lambda seconds: not math.isnan(seconds),
+    "must be a number of seconds",
     flag_values=FLAGS,
 )
 

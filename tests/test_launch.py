@@ -44,6 +44,16 @@ MISTAKES = {
         ["kzoo.pretrain", "{config}"],
         "need 2 GPUs, and none can be seen here",
     ),
+    "no_number": (
+        ["--workers=2", "--grace_seconds=nan"],
+        ["kzoo.pretrain", "{config}"],
+        "--grace_seconds=nan: must be a number of seconds",
+    ),
+    "logs_elsewhere": (
+        ["--workers=2", "--log_dir=gs://bucket/logs"],
+        ["kzoo.pretrain", "{config}"],
+        "--log_dir: expected a folder of this machine; received gs://bucket/logs",
+    ),
     "unknown_flag_of_the_command": (
         ["--workers=2"],
         ["kzoo.pretrain", "{config}", "--colour=red"],
