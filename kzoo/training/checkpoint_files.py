@@ -29,6 +29,8 @@ from kzoo.storage.remote import reason
 FORMAT_VERSION = 1
 STATE_FILE = "state.json"
 PREFIX = "variables"
+OPTIMIZER_PREFIX = "optimizer/"
+"""What the names of an optimizer's tensors begin with."""
 
 # How many tensors an error message names before it only counts them.
 _NAMED_TENSORS = 3
@@ -295,10 +297,16 @@ def _check_tensors(
         if names
     ]
     if problems:
+        advice = "Go on with the configuration that it was made with, or choose another folder"
+        wrong = [*missing, *unexpected, *different]
+        if all(name.startswith(OPTIMIZER_PREFIX) for name in wrong):
+            advice += (
+                ". To freeze or thaw parts, begin a new run in another folder from this one's "
+                "weights (init_from.path)"
+            )
         raise KzooError(
             f"the checkpoint {folder} is of another model or optimizer; tensors "
-            f"{'; '.join(problems)}. Go on with the configuration that it was made with, or "
-            "choose another folder"
+            f"{'; '.join(problems)}. {advice}"
         )
 
 

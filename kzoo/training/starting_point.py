@@ -22,11 +22,9 @@ from kzoo.storage.fetching import fetch_folder
 from kzoo.storage.paths import clean
 from kzoo.text.vocabulary import MODEL_FILE, Vocabulary
 from kzoo.training import checkpoint_files
-from kzoo.training.checkpoint_files import BrokenCheckpointError
+from kzoo.training.checkpoint_files import OPTIMIZER_PREFIX, BrokenCheckpointError
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.run_folder import BEST_FOLDER, CHECKPOINT_FOLDER, EVAL_FOLDER, PRESET_FOLDER
-
-_OPTIMIZER = "optimizer/"
 
 _LOG = logging.getLogger(__name__)
 
@@ -112,7 +110,7 @@ def _of_checkpoint(path: str, checkpoints: Checkpoints, which: str) -> StartingP
     model = SourceModel(
         arguments=config.model.model_dump(exclude={"preset", "output_embedding_dim"}),
         output_embedding_dim=config.model.output_embedding_dim,
-        weights=tensors("", but=(_OPTIMIZER, "loss_scale/")),
+        weights=tensors("", but=(OPTIMIZER_PREFIX, "loss_scale/")),
         where=os.path.join(path, RUN_FILE),
         vocabulary=_vocabulary_of_run(path, config, digest),
     )
@@ -122,7 +120,7 @@ def _of_checkpoint(path: str, checkpoints: Checkpoints, which: str) -> StartingP
         path=path,
         vocabulary_sha256=digest,
         step=state["step"],
-        moments=tensors(_OPTIMIZER),
+        moments=tensors(OPTIMIZER_PREFIX),
         updates=state["step"] + (state.get("begun_from") or {}).get("updates_before", 0),
     )
 

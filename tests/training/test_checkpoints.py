@@ -304,6 +304,17 @@ def test_only_a_few_of_many_missing_tensors_are_named(tmp_path):
         checkpoints.restore_latest(many)
 
 
+def test_where_only_moments_differ_the_way_to_freeze_or_thaw_is_said(tmp_path):
+    checkpoints = saved(tmp_path, [3])
+    with keras.name_scope("optimizer"):
+        thawed = keras.Variable(0.0, name="momentum")
+    with pytest.raises(KzooError, match=r"momentum\. .* freeze or thaw parts.*init_from\.path"):
+        checkpoints.restore_latest([*variables(), thawed])
+    with pytest.raises(KzooError) as error:
+        checkpoints.restore_latest([*variables(), thawed, keras.Variable(0.0, name="other")])
+    assert "thaw" not in str(error.value)
+
+
 def test_a_model_can_be_restored_without_its_optimizer(tmp_path):
     checkpoints = saved(tmp_path, [3])
     fresh = variables()
