@@ -11,8 +11,8 @@ from kzoo.models.parameter_counts import ParameterCounts
 from kzoo.training.flops import training_flops
 
 FLOAT = 4
-# Weights and the optimizer's two averages, all float32.
-CHECKPOINT_BYTES_PER_PARAMETER = 12
+# Of the optimizer.
+AVERAGES = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,10 @@ class Workload:
         compute_bytes: of a number in the layers: 4, or 2 in mixed precision.
         dropout, attention_dropout: whether there is any.
         recompute: whether layers run again for their gradient.
+        trained_parameters: how many of the model's are not frozen; None for all.
+        num_untouched_layers: the lowest layers, if they and what is below them are frozen, so that
+            no gradient passes through them.
+        output_table_is_trained: whether it is not frozen.
     """
 
     vocabulary_size: int
@@ -48,6 +52,9 @@ class Workload:
     dropout: bool = False
     attention_dropout: bool = False
     recompute: bool = False
+    trained_parameters: int | None = None
+    num_untouched_layers: int = 0
+    output_table_is_trained: bool = True
 
     @property
     def replica_batch_size(self) -> int:
@@ -76,9 +83,9 @@ class Memory:
 
     Attributes:
         weights: of the model.
-        averages: the optimizer's two.
+        averages: the optimizer's two, of what is trained.
         accumulated: the sum of the micro-batches' gradients; 0 without accumulation.
-        gradients: of all weights, at the end of the backward pass.
+        gradients: of all that is trained, at the end of the backward pass.
         reduced: their sum over replicas, with what it is packed into; 0 where there is one. As
             measured on CPUs: collectives of GPUs may take less.
         casts: the weights in the layers' number format, where that is not their own.
@@ -86,7 +93,7 @@ class Memory:
         output_table_gradient: which the loss forms in the forward pass already.
         scoring: what the loss needs besides, for a chunk of targets at a time.
         temporaries: what a layer's backward pass needs besides.
-        update: the largest tensor once more.
+        update: the larger table once more.
     """
 
     weights: int
@@ -126,22 +133,27 @@ def memory(workload: Workload, counts: ParameterCounts) -> Memory:
         workload: the step.
         counts: the parameters of the model; without a pooler, which a run has none of.
     """
-    gradients = FLOAT * counts.total
+    gradients = FLOAT * _trained_parameters(workload, counts)
     input_table = FLOAT * workload.vocabulary_size * workload.embedding_dim
     output_table = FLOAT * workload.vocabulary_size * workload.output_embedding_dim
     return Memory(
         weights=FLOAT * counts.total,
-        averages=2 * FLOAT * counts.total,
+        averages=AVERAGES * gradients,
         accumulated=gradients if workload.accumulation_steps > 1 else 0,
         gradients=gradients,
         reduced=3 * gradients if workload.num_replicas > 1 else 0,
         casts=workload.compute_bytes * counts.total if workload.compute_bytes != FLOAT else 0,
         activations=activation_bytes(workload),
-        output_table_gradient=output_table,
+        output_table_gradient=output_table if workload.output_table_is_trained else 0,
         scoring=scoring_bytes(workload),
         temporaries=backward_temporaries(workload),
         update=max(input_table, output_table),
     )
+
+
+def _trained_parameters(workload: Workload, counts: ParameterCounts) -> int:
+    trained = workload.trained_parameters
+    return counts.total if trained is None else trained
 
 
 def activation_bytes(workload: Workload, *, recompute: bool | None = None) -> int:
@@ -165,12 +177,13 @@ def activation_bytes(workload: Workload, *, recompute: bool | None = None) -> in
         workload.hidden_dim * workload.compute_bytes
         + workload.output_embedding_dim * (4 * workload.compute_bytes + 3 * FLOAT)
     )
+    num_layers = workload.num_layers - workload.num_untouched_layers
     if workload.recompute if recompute is None else recompute:
         inputs = tokens * workload.hidden_dim * workload.compute_bytes
-        layers = workload.num_layers * inputs + layer
+        layers = num_layers * inputs + min(1, num_layers) * layer
     else:
-        layers = workload.num_layers * layer
-    return embeddings + layers + head
+        layers = num_layers * layer
+    return (0 if workload.num_untouched_layers else embeddings) + layers + head
 
 
 def layer_bytes_per_token(workload: Workload) -> int:
@@ -215,7 +228,8 @@ def scoring_bytes(workload: Workload) -> int:
     rows = -(-targets // num_chunks)
     logits = 2 * FLOAT * rows * workload.vocabulary_size
     table = FLOAT * workload.vocabulary_size * workload.output_embedding_dim
-    return logits + (2 * table if num_chunks > 1 else 0)
+    is_added = num_chunks > 1 and workload.output_table_is_trained
+    return logits + (2 * table if is_added else 0)
 
 
 def step_flops(workload: Workload) -> tuple[float, float]:
@@ -223,7 +237,8 @@ def step_flops(workload: Workload) -> tuple[float, float]:
 
     Returns:
         What the model needs, and what is computed: with recomputation the products of the layers'
-        forward pass, a third of theirs, are done twice.
+        forward pass, a third of theirs, are done twice. Both count layers that no gradient passes
+        through a third, and whatever else is frozen as if it were trained.
     """
     shapes = {
         "sequence_length": workload.sequence_length,
@@ -240,14 +255,15 @@ def step_flops(workload: Workload) -> tuple[float, float]:
             num_tokens=tokens, num_targets=targets, num_layers=num_layers, **shapes
         )
 
-    needed = of_layers(workload.num_layers)
-    again = (needed - of_layers(0)) / 3 if workload.recompute else 0.0
-    return needed, needed + again
+    touched = of_layers(workload.num_layers - workload.num_untouched_layers)
+    untouched = (of_layers(workload.num_layers) - touched) / 3
+    again = (touched - of_layers(0)) / 3 if workload.recompute else 0.0
+    return touched + untouched, touched + untouched + again
 
 
-def checkpoint_bytes(counts: ParameterCounts) -> int:
-    """The disk space of one checkpoint."""
-    return CHECKPOINT_BYTES_PER_PARAMETER * counts.total
+def checkpoint_bytes(workload: Workload, counts: ParameterCounts) -> int:
+    """The disk space of one checkpoint: weights, and two averages of what is trained."""
+    return FLOAT * (counts.total + AVERAGES * _trained_parameters(workload, counts))
 
 
 def smallest_accumulation(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from kzoo.config import part_names
@@ -35,11 +36,16 @@ def build_model(config: Config) -> RemBertMaskedLM:
     return RemBertMaskedLM(RemBertBackbone(**arguments), config.model.output_embedding_dim)
 
 
+def trained_variables(config: Config, model: RemBertMaskedLM) -> list[keras.Variable]:
+    """The weights that a run trains: those that the loss reaches and that are not frozen."""
+    frozen = part_names.simple_parts(config.optimizer.frozen, config.model)
+    return parts.trained_variables(model, trainable_weights(model), frozen)
+
+
 def build_optimizer(config: Config, model: RemBertMaskedLM) -> AdamW:
     """The optimizer of a model's weights that are not frozen, with new slots."""
     settings = config.optimizer
-    frozen = part_names.simple_parts(settings.frozen, config.model)
-    trained = parts.trained_variables(model, trainable_weights(model), frozen)
+    trained = trained_variables(config, model)
     return AdamW(
         trained,
         decayed_variables(model),

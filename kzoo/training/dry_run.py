@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,13 +16,15 @@ from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo
 from kzoo.corpora.masking import num_targets
 from kzoo.corpora.mixture import language_probabilities
 from kzoo.errors import KzooError
+from kzoo.models.by_shape import build_by_shape
+from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.parameter_counts import ParameterCounts, count_parameters
 from kzoo.storage import files
 from kzoo.storage.paths import clean, is_remote
 from kzoo.storage.remote import reason
-from kzoo.training import budget, initialization
+from kzoo.training import budget, initialization, parts
 from kzoo.training.budget import Workload
-from kzoo.training.build import num_logical_cpus
+from kzoo.training.build import num_logical_cpus, trained_variables
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.dry_run_report import Data, Devices, Plan, Speed, report, report_of_steps
 from kzoo.training.flops import peak_flops_per_second
@@ -105,6 +108,8 @@ def workload_of(config: Config, num_replicas: int) -> Workload:
     """The step of a run, with as many replicas."""
     model, data = config.model, config.data
     tied = model.output_embedding_dim == "tied"
+    by_shape = _model_by_shape(config)
+    trained = trained_variables(config, by_shape)
     return Workload(
         vocabulary_size=model.vocabulary_size,
         num_layers=model.num_layers,
@@ -122,7 +127,16 @@ def workload_of(config: Config, num_replicas: int) -> Workload:
         dropout=model.dropout > 0,
         attention_dropout=model.attention_dropout > 0,
         recompute=config.runtime.recompute,
+        trained_parameters=sum(math.prod(variable.shape) for variable in trained),
+        num_untouched_layers=parts.num_untouched_layers(by_shape, trained),
+        output_table_is_trained=any(variable is by_shape.head.table for variable in trained),
     )
+
+
+def _model_by_shape(config: Config) -> RemBertMaskedLM:
+    """The model of a run, without memory for its weights: see `build_model`."""
+    arguments = config.model.model_dump(exclude={"preset", "output_embedding_dim"})
+    return build_by_shape({**arguments, "pooler": "mean"}, config.model.output_embedding_dim)
 
 
 def _devices(config: Config, assumptions: Assumptions) -> Devices:

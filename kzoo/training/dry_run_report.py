@@ -148,6 +148,8 @@ def _parameters(plan: Plan) -> str:
         ("  output bias", f"{counts.output_bias:,}"),
         ("  all", f"{counts.total:,}"),
     ]
+    if plan.workload.trained_parameters != counts.total:
+        rows.append(("  trained", f"{plan.workload.trained_parameters:,}"))
     return format_table(rows, names=1)
 
 
@@ -193,7 +195,7 @@ def _advice(plan: Plan, available: float) -> str:
 
 
 def _disk(plan: Plan) -> str:
-    size = budget.checkpoint_bytes(plan.counts)
+    size = budget.checkpoint_bytes(plan.workload, plan.counts)
     most = plan.checkpoints_kept + 1
     rows = [
         ("disk, GB", ""),

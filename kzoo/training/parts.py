@@ -24,6 +24,20 @@ def trained_variables(
     return [variable for variable in variables if not parts[id(variable)] & frozen]
 
 
+def num_untouched_layers(model: RemBertMaskedLM, trained: Sequence[keras.Variable]) -> int:
+    """How many of the lowest layers no gradient passes through, as nothing up to them is trained.
+
+    Args:
+        model: whose variables they are.
+        trained: what is trained; not nothing.
+    """
+    parts, depths = _parts(model), _depths(model.backbone.num_layers)
+    lowest = min(
+        depths[part] for variable in trained for part in parts[id(variable)] & depths.keys()
+    )
+    return max(0, lowest - 1)
+
+
 def rate_factors(
     model: RemBertMaskedLM, variables: Sequence[keras.Variable], layer_decay: float
 ) -> list[float]:

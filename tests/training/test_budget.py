@@ -174,7 +174,67 @@ def test_parameters_are_those_of_the_model(name):
     arguments = config.model.model_dump(exclude={"preset", "output_embedding_dim"})
     model = build_by_shape({**arguments, "pooler": "mean"}, config.model.output_embedding_dim)
     assert parameter_counts(config).total == model.count_params()
-    assert budget.checkpoint_bytes(parameter_counts(config)) == 12 * model.count_params()
+    workload = workload_of(config, 1)
+    assert workload.trained_parameters == model.count_params()
+    assert (workload.num_untouched_layers, workload.output_table_is_trained) == (0, True)
+    assert budget.checkpoint_bytes(workload, parameter_counts(config)) == 12 * model.count_params()
+
+
+def test_what_is_frozen_has_no_gradients_and_no_averages():
+    total, trained = COUNTS.total, COUNTS.total - 1000
+    some = changed(trained_parameters=trained)
+    memory = budget.memory(some, COUNTS)
+    assert (memory.weights, memory.averages, memory.gradients) == (
+        *(4 * total, 8 * trained, 4 * trained),
+    )
+    assert (memory.accumulated, memory.reduced) == (4 * trained, 12 * trained)
+    assert budget.checkpoint_bytes(some, COUNTS) == 4 * total + 8 * trained
+    assert budget.checkpoint_bytes(WORKLOAD, COUNTS) == 12 * total
+    assert budget.memory(changed(output_table_is_trained=False), COUNTS).output_table_gradient == 0
+
+
+def test_below_what_is_trained_nothing_is_kept_and_there_is_no_backward_pass():
+    top = changed(num_untouched_layers=2)
+    head = 4 * (4 * 4 + 6 * (16 + 12))
+    layer = 32 * 480
+    assert budget.activation_bytes(top) == layer + head
+    assert budget.activation_bytes(top, recompute=True) == 32 * 4 * 4 + layer + head
+    none = changed(num_untouched_layers=3)
+    assert budget.activation_bytes(none) == budget.activation_bytes(none, recompute=True) == head
+    # A layer needs 6 · 192 · 192 operations in its kernels, and 12 · 192 · S · H for its scores.
+    of_a_layer = 6 * 192 * 192 + 12 * 192 * 8 * 4
+    needed, _ = budget.step_flops(WORKLOAD)
+    assert budget.step_flops(top)[0] == pytest.approx(needed - 2 * of_a_layer * 2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "trained", "untouched", "table"),
+    [
+        ("[embeddings]", lambda counts: counts.total - counts.embeddings, 0, True),
+        (
+            "[encoder]",
+            lambda counts: counts.head_transform + counts.output_table + counts.output_bias,
+            "all",
+            True,
+        ),
+        (
+            "[embeddings, projection, layer_0, output_table]",
+            lambda counts: counts.layers * 31 // 32 + counts.head_transform,
+            1,
+            False,
+        ),
+    ],
+)
+def test_the_step_of_a_model_that_is_frozen_in_part(frozen, trained, untouched, table):
+    config = loader.load(
+        [str(REPOSITORY / "configs" / "rembert.yaml")], [f"optimizer.frozen={frozen}"]
+    )
+    workload = workload_of(config, 1)
+    assert workload.trained_parameters == trained(parameter_counts(config))
+    assert workload.num_untouched_layers == (
+        config.model.num_layers if untouched == "all" else untouched
+    )
+    assert workload.output_table_is_trained == table
 
 
 def test_the_step_of_a_configuration():

@@ -32,8 +32,13 @@ def test_a_run_of_any_size_is_planned_without_making_anything(tmp_path):
     flags = ["--dry_run", f"--config={REMBERT}", f"--model_dir={model_dir}"]
     given = ["--replicas=8", "--peak_tflops=312", "--utilization=0.5", "--device_memory_gb=80"]
     settings = ["--set=runtime.precision=mixed_bfloat16", "--set=trainer.accumulation_steps=8"]
-    [plan, too_large] = runs.run_all(
-        [[*flags, *given, *settings], [*flags, "--peak_tflops=1", "--device_memory_gb=20"]]
+    head_alone = "--set=optimizer.frozen=[encoder]"
+    [plan, too_large, frozen] = runs.run_all(
+        [
+            [*flags, *given, *settings],
+            [*flags, "--peak_tflops=1", "--device_memory_gb=20"],
+            [*flags, *given, *settings, head_alone],
+        ]
     )
     assert plan.status == 0, plan.errors
     found = numbers(plan.output)
@@ -52,6 +57,12 @@ def test_a_run_of_any_size_is_planned_without_making_anything(tmp_path):
     assert found["seconds a step"] == "3.08"
     assert found["the run"] == "62.7 days"
     assert "unknown: the examples are not there yet" in plan.output
+    assert "trained" not in found
+    # Of frozen weights there are no averages, and of frozen layers no activations.
+    less = numbers(frozen.output)
+    assert less["trained"] == "418,671,420"
+    assert less["one checkpoint"] == "7.32"
+    assert float(less["activations"]) < 0.2 < float(found["activations"])
     assert too_large.status == 0
     assert "That does not fit" in too_large.output
     assert os.listdir(tmp_path) == []
