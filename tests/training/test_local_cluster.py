@@ -2,13 +2,13 @@
 
 import json
 import os
-import resource
 import socket
 
 import pytest
 
 from kzoo import KzooError
 from kzoo.training import local_cluster
+from tests.training.subprocesses import run_python
 
 
 def listen(port: int, *, shares_port: bool) -> socket.socket:
@@ -92,15 +92,25 @@ def test_a_driver_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
 
 
 def test_more_ports_than_the_system_gives_are_an_error_and_none_stays_taken():
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 10, most))
-    try:
-        with pytest.raises(KzooError, match="cannot reserve ports for 400 workers: Too many open"):
-            local_cluster.reserve_ports(400)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
-    assert len(os.listdir("/proc/self/fd")) == open_now
+    # In a process of its own, since limits are of a process.
+    run_python(
+        """
+import os, resource
+from kzoo import KzooError
+from kzoo.training import local_cluster
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, most))
+before = os.listdir("/proc/self/fd")
+try:
+    local_cluster.reserve_ports(400)
+except KzooError as error:
+    assert "cannot reserve ports for 400 workers: Too many open files" in str(error), error
+else:
+    raise AssertionError("not refused")
+assert os.listdir("/proc/self/fd") == before
+"""
+    )
 
 
 def test_gpus_are_shared_evenly_and_never_twice():
