@@ -118,9 +118,10 @@ def _multi_worker_mirrored(devices: tuple[str, ...], _tpu: str | None) -> tf.dis
         raise KzooError(f"no such device: {', '.join(absent)}; this worker has {gpus} GPUs")
     try:
         return worker_strategy(names)
-    except tf.errors.OpError as error:
+    except tf.errors.UnknownError as error:
+        # That of its own server; of other workers, which do not come, it reports other errors.
         raise KzooError(
-            f"this worker cannot be reached at {own_address()}, its address in TF_CONFIG "
+            f"this worker cannot listen at {own_address()}, its address in TF_CONFIG "
             f"({reason(error)}): the port may be another program's. Choose a free one, on all "
             "workers"
         ) from error
