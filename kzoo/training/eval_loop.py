@@ -34,7 +34,7 @@ from kzoo.training.checkpoint_files import STATE_FILE, BrokenCheckpointError
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
-from kzoo.training.loop import held_out_line
+from kzoo.training.interval import held_out_line
 from kzoo.training.ready_examples import ready_examples
 from kzoo.training.run_folder import BEST_FOLDER, CHECKPOINT_FOLDER, EVAL_FOLDER
 from kzoo.training.strategies import configure_runtime, make_strategy

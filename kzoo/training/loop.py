@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from kzoo.errors import KzooError
 from kzoo.training.checkpoints import Checkpoints
 from kzoo.training.cluster import Cluster
 from kzoo.training.evaluation import Evaluation
-from kzoo.training.metrics import bits_per_token
+from kzoo.training.interval import Interval, Pause, held_out_line
 from kzoo.training.progress import Progress
 from kzoo.training.signals import asked_to_stop
 from kzoo.training.step import StepMetrics, TrainingStep
@@ -138,7 +137,7 @@ class TrainingLoop:
         Raises:
             KzooError: a loss or a gradient is not finite, or something cannot be written.
         """
-        now, unread, interval, pause, ends = start, [], _Interval(), _Pause(), False
+        now, unread, interval, pause, ends = start, [], Interval(), Pause(), False
         self._max_skipped_steps = max_skipped_steps(self._settings, start.nonfinite_steps)
         with (
             asked_to_stop() as signals,
@@ -167,8 +166,8 @@ class TrainingLoop:
                         progress.update(now.step, **interval.shown())
                 if ends or now.step % self._settings.log_interval == 0:
                     self._report(now.step, interval)
-                    interval = _Interval()
-                    pause = _Pause()
+                    interval = Interval()
+                    pause = Pause()
                 with pause:
                     ends = self._between_steps(now, ends, signals)
         if now.step < self._settings.train_steps and (signals or self._cluster.is_chief):
@@ -218,7 +217,7 @@ class TrainingLoop:
         return any(interval is not None and step % interval == 0 for interval in intervals)
 
     def _read(
-        self, unread: list[StepMetrics], now: Progressed, interval: "_Interval"
+        self, unread: list[StepMetrics], now: Progressed, interval: Interval
     ) -> tuple[Progressed, bool]:
         """Adds steps to the interval, or ends the run if one too many was not finite.
 
@@ -264,7 +263,7 @@ class TrainingLoop:
             "longer warm-up or runtime.precision=float32 may help"
         )
 
-    def _report(self, step: int, interval: "_Interval") -> None:
+    def _report(self, step: int, interval: Interval) -> None:
         if self._writer is None:
             return
         report = interval.report()
@@ -354,77 +353,3 @@ def max_skipped_steps(settings: Trainer, skipped: int) -> int:
     """
     limit = settings.max_skipped_steps if settings.on_nonfinite == "skip" else 0
     return max(limit, skipped)
-
-
-@dataclass
-class _Interval:
-    """Sums over the steps between two reports."""
-
-    steps: int = 0
-    skipped_steps: int = 0
-    loss: float = 0.0
-    correct: float = 0.0
-    targets: float = 0.0
-    tokens: float = 0.0
-    positions: float = 0.0
-    gradient_norm: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, metrics: StepMetrics) -> None:
-        # What is not a number would make sums that are none.
-        if not metrics.finite:
-            self.skipped_steps += 1
-            return
-        self.steps += 1
-        for name in ("loss", "correct", "targets", "tokens", "positions", "gradient_norm"):
-            setattr(self, name, getattr(self, name) + float(getattr(metrics, name)))
-
-    def shown(self) -> dict[str, float]:
-        """What the progress line shows."""
-        targets = max(1.0, self.targets)
-        return {
-            "loss": self.loss / targets,
-            "accuracy": self.correct / targets,
-            "tokens_per_second": self.tokens / max(self.seconds, 1e-9),
-        }
-
-    def report(self) -> dict[str, float]:
-        """What is written about the interval; tokens are those that are no padding."""
-        report = self.shown()
-        report["bits_per_token"] = bits_per_token(report["loss"])
-        report["gradient_norm"] = self.gradient_norm / max(1, self.steps)
-        report["padding_share"] = 1 - self.tokens / max(1.0, self.positions)
-        report["skipped_steps"] = self.skipped_steps
-        return report
-
-
-class _Pause:
-    """Time since it was made, without what is spent inside of it (`with pause: …`)."""
-
-    def __init__(self):
-        self._started = time.perf_counter()
-        self._entered = 0.0
-
-    def running_seconds(self) -> float:
-        return time.perf_counter() - self._started
-
-    def __enter__(self) -> None:
-        self._entered = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self._started += time.perf_counter() - self._entered
-
-
-def held_out_line(step: int, measured: dict[str, float]) -> str:
-    """What is printed of a measurement on held-out text."""
-    losses = {
-        name.removeprefix("loss/"): value
-        for name, value in measured.items()
-        if name.startswith("loss/")
-    }
-    return (
-        f"step {step:,}: held-out loss {measured['loss']:.3f}, accuracy "
-        f"{measured['accuracy']:.1%} ("
-        + ", ".join(f"{language} {loss:.2f}" for language, loss in losses.items())
-        + ")"
-    )

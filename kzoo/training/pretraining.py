@@ -12,20 +12,15 @@ import keras
 import tensorflow as tf
 
 from kzoo.config.schema import Config
-from kzoo.corpora.examples import VOCABULARY_FOLDER, ExampleFiles
+from kzoo.corpora.examples import ExampleFiles
 from kzoo.corpora.table import format_table
 from kzoo.corpora.training_examples import TrainingExamples
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
 from kzoo.models.masked_lm import RemBertMaskedLM
-from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
-from kzoo.models.saving import save_preset
 from kzoo.storage.paths import is_remote
-from kzoo.storage.publishing import made_folder
 from kzoo.storage.remote import check_scheme, reason
-from kzoo.text.tokenizer import RemBertTokenizer
-from kzoo.text.vocabulary import MODEL_FILE
-from kzoo.training import checkpoint_files, initialization, parts
+from kzoo.training import initialization, parts
 from kzoo.training.build import (
     build_data_stream,
     build_evaluation,
@@ -51,6 +46,7 @@ from kzoo.training.loss_scale import DynamicLossScale
 from kzoo.training.optimizer import AdamW
 from kzoo.training.ready_examples import ready_examples
 from kzoo.training.run_folder import CHECKPOINT_FOLDER, PRESET_FOLDER
+from kzoo.training.run_preset import write_preset
 from kzoo.training.shared_folder import check_shared_folder
 from kzoo.training.step import TrainingStep
 from kzoo.training.strategies import configure_runtime, make_strategy
@@ -367,37 +363,3 @@ def _sharing(run: _Run) -> str:
         f"{cluster.replicas_per_worker} replicas each, {micro_batches} micro-batches of "
         f"{config.data.global_batch_size // shares:,}; a worker takes consecutive examples"
     )
-
-
-def write_preset(
-    model: RemBertMaskedLM,
-    examples: ExampleFiles,
-    folder: str,
-    step: int,
-    begun_from: dict | None,
-    cache_dir: str | None = None,
-) -> None:
-    """Writes the run's preset, in the place of an older one.
-
-    Args:
-        model: the run's.
-        examples: whose vocabulary it was trained with.
-        folder: of the preset.
-        step: updates that the run has made.
-        begun_from: what it says of the model that the run has begun from, if it was one.
-        cache_dir: where a preset that goes to object storage is written first.
-    """
-    vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
-    try:
-        # HDF5 meets a full disk with a flood of tracebacks, so it is not left to find it.
-        weights = checkpoint_files.size_bytes(checkpoint_files.by_path(model.variables))
-        needed_bytes = weights + os.path.getsize(vocabulary)
-        with made_folder(folder, PRESET_CONFIG_FILE, cache_dir) as made:
-            checkpoint_files.check_free_space(os.path.dirname(made), needed_bytes, "the preset")
-            tokenizer = RemBertTokenizer(vocabulary)
-            save_preset(model, tokenizer, made, overwrite=True, begun_from=begun_from, step=step)
-    except OSError as error:
-        raise KzooError(
-            f"cannot write {folder}: {reason(error)}. The last checkpoint is "
-            "whole: mend that, and the same command writes the preset from it"
-        ) from error

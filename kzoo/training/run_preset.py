@@ -4,16 +4,22 @@ import os
 
 from kzoo.config import loader
 from kzoo.corpora.dataset_info import INFO_FILE
-from kzoo.corpora.examples import RECORDS_SUFFIX, ExampleFiles
+from kzoo.corpora.examples import RECORDS_SUFFIX, VOCABULARY_FOLDER, ExampleFiles
 from kzoo.errors import KzooError
 from kzoo.layers.initializers import left_empty
+from kzoo.models.masked_lm import RemBertMaskedLM
 from kzoo.models.preset_files import CONFIG_FILE as PRESET_CONFIG_FILE
 from kzoo.models.preset_metadata import read_step
+from kzoo.models.saving import save_preset
 from kzoo.storage import files
 from kzoo.storage.fetching import fetch_folder
+from kzoo.storage.publishing import made_folder
+from kzoo.storage.remote import reason
+from kzoo.text.tokenizer import RemBertTokenizer
+from kzoo.text.vocabulary import MODEL_FILE
+from kzoo.training import checkpoint_files
 from kzoo.training.build import build_model
 from kzoo.training.checkpoints import Checkpoints
-from kzoo.training.pretraining import write_preset
 from kzoo.training.run_folder import CHECKPOINT_FOLDER, CONFIG_FILE, PRESET_FOLDER
 
 
@@ -68,3 +74,37 @@ def write_preset_of_run(
 
 def _is_no_shard(name: str) -> bool:
     return not name.endswith(RECORDS_SUFFIX)
+
+
+def write_preset(
+    model: RemBertMaskedLM,
+    examples: ExampleFiles,
+    folder: str,
+    step: int,
+    begun_from: dict | None,
+    cache_dir: str | None = None,
+) -> None:
+    """Writes the run's preset, in the place of an older one.
+
+    Args:
+        model: the run's.
+        examples: whose vocabulary it was trained with.
+        folder: of the preset.
+        step: updates that the run has made.
+        begun_from: what it says of the model that the run has begun from, if it was one.
+        cache_dir: where a preset that goes to object storage is written first.
+    """
+    vocabulary = os.path.join(examples.folder, VOCABULARY_FOLDER, MODEL_FILE)
+    try:
+        # HDF5 meets a full disk with a flood of tracebacks, so it is not left to find it.
+        weights = checkpoint_files.size_bytes(checkpoint_files.by_path(model.variables))
+        needed_bytes = weights + os.path.getsize(vocabulary)
+        with made_folder(folder, PRESET_CONFIG_FILE, cache_dir) as made:
+            checkpoint_files.check_free_space(os.path.dirname(made), needed_bytes, "the preset")
+            tokenizer = RemBertTokenizer(vocabulary)
+            save_preset(model, tokenizer, made, overwrite=True, begun_from=begun_from, step=step)
+    except OSError as error:
+        raise KzooError(
+            f"cannot write {folder}: {reason(error)}. The last checkpoint is "
+            "whole: mend that, and the same command writes the preset from it"
+        ) from error
