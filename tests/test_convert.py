@@ -174,7 +174,7 @@ def test_a_file_that_lies_is_refused_and_nothing_is_written(lie, state, run, tmp
         (["--from=preset", "--input=x"], "--output is missing"),
         (["--from=preset", "--input=nowhere", "--output=x"], "there is no nowhere"),
         (["--from=preset", "--input=.", "--output=."], "is there already; --overwrite"),
-        (["--from=preset", "--input=.", "--output=x://y"], "no storage x://"),
+        (["--from=preset", "--input=.", "--output=x://y/z"], "no storage x://"),
         (["--from=preset", "--input=.", "--output=x", "--keep_pooler"], "is for --to hugging_face"),
         (["--from=preset", "--input=.", "--output=x", "--activation=relu"], "activation"),
     ],
