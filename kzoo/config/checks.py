@@ -38,6 +38,24 @@ def problems(config: Config) -> list[Problem]:
     ]
 
 
+def check_sequence_length(config: Config, prepared: int, folder: str) -> None:
+    """Checks a configuration against the examples that it names.
+
+    Args:
+        config: of the run.
+        prepared: the length of their windows.
+        folder: where they are, for the message.
+
+    Raises:
+        KzooError: `data.sequence_length` is another one.
+    """
+    if prepared != config.data.sequence_length:
+        raise KzooError(
+            f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
+            f"were prepared with {prepared}; set it to {prepared}, or prepare others"
+        )
+
+
 def check_vocabulary(config: Config, num_pieces: int, path: str) -> None:
     """Checks the vocabulary against the model, once it is known.
 

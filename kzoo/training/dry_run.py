@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from kzoo.config.checks import check_vocabulary
+from kzoo.config.checks import check_sequence_length, check_vocabulary
 from kzoo.config.schema import Config
 from kzoo.corpora.dataset_info import INFO_FILE, DatasetInfo
 from kzoo.corpora.masking import num_targets
@@ -217,12 +217,7 @@ def _data(config: Config) -> Data | None:
         return None
     # Of remote examples too, this one small file says enough.
     info = DatasetInfo.load(folder)
-    prepared = info.settings.sequence_length
-    if prepared != config.data.sequence_length:
-        raise KzooError(
-            f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
-            f"were prepared with {prepared}; set it to {prepared}, or prepare others"
-        )
+    check_sequence_length(config, info.settings.sequence_length, folder)
     check_vocabulary(config, info.vocabulary_size, folder)
     languages = info.splits["train"]
     sentences = {name: info.sentences for name, info in languages.items()}

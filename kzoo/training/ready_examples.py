@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from kzoo.config.checks import check_vocabulary
+from kzoo.config.checks import check_sequence_length, check_vocabulary
 from kzoo.config.schema import Config
 from kzoo.corpora.dataset_info import INFO_FILE
 from kzoo.corpora.examples import ExampleFiles
@@ -56,12 +56,7 @@ def ready_examples(config: Config, known: KnownVocabulary | None = None) -> Exam
         except KzooError as error:
             raise KzooError(_in_keys(str(error))) from error
         examples = ExampleFiles.open(folder, cache_dir)
-    prepared = examples.info.settings.sequence_length
-    if prepared != config.data.sequence_length:
-        raise KzooError(
-            f"data.sequence_length is {config.data.sequence_length}, but the examples in {folder} "
-            f"were prepared with {prepared}; set it to {prepared}, or prepare others"
-        )
+    check_sequence_length(config, examples.info.settings.sequence_length, folder)
     vocabulary = examples.vocabulary()
     check_vocabulary(config, vocabulary.size, vocabulary.source)
     return examples
